@@ -9,7 +9,8 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,49 +19,34 @@ import torch
 from benchmarks import aggregation, byzfl_loop, crowds, flower, machine, report, rounds
 from fedcrf.cores import available_cores
 from fedcrf.experiments.provenance import provenance
-from fedcrf.files import atomic_write
+from fedcrf.files import write_text
 
-ROOT = Path(__file__).parents[1]
-PAGE, OUTPUT = ROOT / "docs" / "speed.md", ROOT / "results" / "benchmarks"
+OUTPUT = Path(__file__).parents[1] / "results" / "benchmarks"
 CORES = sorted({1, min(2, available_cores())})
 
-
-def section(name: str, peaks: dict[str, Any]) -> Any:
-    """Measure one section."""
-    if name == "small-clients":
-        return rounds.overhead()
-    if name == "aggregation":
-        return aggregation.aggregation(say)
-    if name == "growth":
-        return aggregation.growth(say)
-    if name == "crowds":
-        return crowds.crowds(say)
-    if name == "byzfl":
-        return byzfl_loop.compare(say)
-    if name == "flower":
-        return [flower.flower(cores, say) for cores in CORES]
-    if name == "flower-load":
-        return [flower.flower(cores, say, flower.MANY) for cores in CORES]
-    return {
-        str(cores): rounds.compare(name, cores, peaks["product"][str(cores)], say)
-        for cores in CORES
-    }
+Peaks = Mapping[str, Mapping[str, float]]
+"""The machine's measured ``product`` and ``bandwidth``, each by the number of cores."""
 
 
-SECTIONS = [
-    *rounds.FIELDS,
-    "small-clients",
-    "aggregation",
-    "growth",
-    "crowds",
-    "flower",
-    "flower-load",
-    "byzfl",
-]
+def _rounds(name: str, peaks: Peaks) -> dict[str, Any]:
+    products = peaks["product"].items()
+    return {cores: rounds.compare(name, int(cores), peak) for cores, peak in products}
 
+
+SECTIONS: Mapping[str, Callable[[Peaks], Any]] = {
+    **{name: partial(_rounds, name) for name in rounds.FIELDS},
+    "small-clients": lambda _: rounds.overhead(),
+    "aggregation": lambda _: aggregation.aggregation(),
+    "growth": lambda _: aggregation.growth(),
+    "crowds": lambda _: crowds.crowds(),
+    "flower": lambda _: [flower.flower(cores) for cores in CORES],
+    "flower-load": lambda _: [flower.flower(cores, flower.MANY) for cores in CORES],
+    "byzfl": lambda _: byzfl_loop.compare(),
+}
+"""By name what measures a section, on a machine with these peaks."""
 
 DEFAULT = [name for name in SECTIONS if name in report.SHORT]
-"""What the page shows."""
+"""What docs/speed.md shows."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -80,7 +66,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     path = given.output / "benchmarks.json"
     found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     for name in chosen:
-        say(f"\n# {name}")
+        print(f"\n# {name}")
         begun = time.perf_counter()
         peaks = {
             "product": {str(cores): machine.product_peak(cores) for cores in CORES},
@@ -90,27 +76,16 @@ def main(arguments: Sequence[str] | None = None) -> None:
             "provenance": provenance(torch.device("cpu")).model_dump(),
             "peers": aggregation.peer_versions(),
             "peaks": peaks,
-            "result": section(name, peaks),
+            "result": SECTIONS[name](peaks),
         }
         found[name]["seconds"] = round(time.perf_counter() - begun)
-        say(f"{name} took {found[name]['seconds']} s")
-        _write(path, json.dumps(found, indent=1) + "\n")
+        print(f"{name} took {found[name]['seconds']} s")
+        write_text(path, json.dumps(found, indent=1) + "\n")
     text = report.tables(found)
-    _write(given.output / "tables.md", text)
+    write_text(given.output / "tables.md", text)
     report.draw(found, given.output / "benchmarks.png")
-    say("\n" + text)
-    if given.output == OUTPUT and found.keys() >= report.SHORT:
-        before, begin, rest = PAGE.read_text(encoding="utf-8").partition(report.BEGIN)
-        _, end, after = rest.partition(report.END)
-        _write(PAGE, f"{before}{begin}\n{report.short(found)}{end}{after}")
+    print("\n" + text)
 
-
-def _write(path: Path, text: str) -> None:
-    with atomic_write(path) as file:
-        file.write(text.encode())
-
-
-say: Callable[[str], None] = print
 
 if __name__ == "__main__":
     main()

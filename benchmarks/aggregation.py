@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 from unittest.mock import Mock
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from benchmarks.contender import hide_torchvision, version
-from benchmarks.timing import Timing, seconds, seconds_again, take_turns
+from benchmarks.timing import Timing, seconds, take_turns, time_again
 from fedcrf import ClientCRF
 from fedcrf.cores import available_cores
 from fedcrf.rules import RULES, ClientReport
@@ -75,16 +75,16 @@ def weighted_mean(rows: Rows) -> Callable[[], object]:
     return lambda: weights @ stacked
 
 
-def aggregation(say: Callable[[str], None]) -> list[dict[str, Any]]:
+def aggregation() -> list[dict[str, Any]]:
     """Time every case with one thread and with two; the peers that have one thread with one."""
     return [
-        compare(clients, numbers, threads, say)
+        compare(clients, numbers, threads)
         for clients, numbers in CASES
         for threads in sorted({1, min(2, available_cores())})
     ]
 
 
-def compare(clients: int, numbers: int, threads: int, say: Callable[[str], None]) -> dict[str, Any]:
+def compare(clients: int, numbers: int, threads: int) -> dict[str, Any]:
     """Time ours, the weighted mean, our other rules and the peers' on the same models, in turns."""
     use_threads(threads)
     origin, rows = models(clients, numbers)
@@ -92,13 +92,13 @@ def compare(clients: int, numbers: int, threads: int, say: Callable[[str], None]
     works |= dict(_our_rules(origin, rows))
     missing: dict[str, str] = {}
     works |= dict(_peers(rows, missing, alone=threads == 1))
-    timings = _in_turns(works, 7 if clients * numbers <= FEW else 3)
+    timings = time_again(works, 7 if clients * numbers <= FEW else 3)
     gathered = update_statistics([[row] for row in rows], [origin], threads)
     counts = np.arange(1, clients + 1)
     infer = partial(ClientCRF().infer_from_statistics, gathered, counts)
     described = {name: _described(each, timings) for name, each in timings.items()}
     ratio = described[OURS]["times_weighted_mean"]
-    say(
+    print(
         f"m = {clients}, d = {numbers:.1e}, {threads} thread(s): {OURS} "
         f"{1e3 * timings[OURS].median:.1f} ms, {ratio['median']:.2f} x the weighted mean "
         f"({ratio['least']:.2f} to {ratio['greatest']:.2f})"
@@ -113,7 +113,7 @@ def compare(clients: int, numbers: int, threads: int, say: Callable[[str], None]
     }
 
 
-def growth(say: Callable[[str], None], turns: int = 5) -> dict[str, list[dict[str, Any]]]:
+def growth(turns: int = 5) -> dict[str, list[dict[str, Any]]]:
     """Time ours and the weighted mean over the number of clients, and over that of numbers."""
     cores = min(2, available_cores())
 
@@ -121,10 +121,10 @@ def growth(say: Callable[[str], None], turns: int = 5) -> dict[str, list[dict[st
         use_threads(cores)
         origin, rows = models(clients, numbers)
         works = {WEIGHTED_MEAN: weighted_mean(rows), OURS: crf(origin, rows, cores)}
-        timings = _in_turns(works, turns if clients * numbers < 10 * FEW else 2)
+        timings = time_again(works, turns if clients * numbers < 10 * FEW else 2)
         medians = {name: timing.median for name, timing in timings.items()}
         nanoseconds = 1e9 * medians[OURS] / clients / numbers
-        say(f"m = {clients}, d = {numbers:.0e}: {nanoseconds:.3f} ns a number of a client")
+        print(f"m = {clients}, d = {numbers:.0e}: {nanoseconds:.3f} ns a number of a client")
         return {"clients": clients, "numbers": numbers, "threads": cores, "medians": medians}
 
     return {
@@ -140,10 +140,6 @@ def use_threads(threads: int) -> None:
     os.environ["OMP_NUM_THREADS"] = str(threads)
 
 
-def _in_turns(works: Mapping[str, Callable[[], object]], turns: int) -> dict[str, Timing]:
-    return take_turns({name: partial(seconds_again, work) for name, work in works.items()}, turns)
-
-
 def _described(timing: Timing, timings: dict[str, Timing]) -> dict[str, Any]:
     return {
         "seconds": list(timing.seconds),
@@ -151,11 +147,6 @@ def _described(timing: Timing, timings: dict[str, Timing]) -> dict[str, Any]:
         "times_weighted_mean": timing.ratio(timings[WEIGHTED_MEAN]),
         "times_ours": timing.ratio(timings[OURS]),
     }
-
-
-def least_bytes(clients: int, numbers: int) -> float:
-    """Return the bytes that CRF aggregation must move: every model read twice, one written."""
-    return 4.0 * numbers * (2 * clients + 2)
 
 
 def _our_rules(

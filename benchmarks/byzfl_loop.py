@@ -16,7 +16,8 @@ import random
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
 from importlib.metadata import version
@@ -43,39 +44,48 @@ BATCH, LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 25, 0.1, 0.9, 1e-4
 HONEST, ATTACKERS, EVERY = 10, 3, 20
 ROUNDS = 400
 
-RULES: dict[str, tuple[dict[str, Any], list[dict[str, Any]]]] = {
-    "average": ({"name": "Average", "parameters": {}}, []),
-    "trimmed-mean": ({"name": "TrMean", "parameters": {"f": ATTACKERS}}, []),
-    "geometric-median": (
-        {"name": "GeometricMedian", "parameters": {"nu": 0.1, "T": 3}},
-        [],
-    ),
-    "nnm-trimmed-mean": (
-        {"name": "TrMean", "parameters": {"f": ATTACKERS}},
-        [{"name": "NNM", "parameters": {"f": ATTACKERS}}],
-    ),
-}
-"""Aggregator and pre-aggregators by name; f is the number that rules are informed of."""
-
-SAME_RULES = {
-    "average": "fedavg",
-    "trimmed-mean": "trimmed-mean",
-    "geometric-median": "byzfl-geometric-median",
-    "nnm-trimmed-mean": "byzfl-nnm-trmean",
-}
-"""By their names here, our methods that are the same rules."""
-
-SAME_ATTACKS = {"none": "none", "sign-flip": "sign-flip", "alie": "alie-1.5"}
-
 COLUMNS = (
     "gamma", "attack", "rule", "seed", "accuracy", "seconds",
     "byzfl", "torch", "processor", "commit",
 )  # fmt: skip
 
-ATTACKS: dict[str, dict[str, Any]] = {
-    "none": {},
-    "sign-flip": {"name": "SignFlipping", "parameters": {}},
-    "alie": {"name": "ALittleIsEnough", "parameters": {"tau": 1.5}},
+Described = Mapping[str, Any]
+"""A part of the source's, as it reads it."""
+
+
+@dataclass(frozen=True)
+class Same:
+    """A rule or an attack of the source's, and ours that is the same.
+
+    Attributes:
+        ours: The name of our method or condition.
+        theirs: The source's aggregator or attack; empty without an attack.
+        before: The source's pre-aggregators.
+    """
+
+    ours: str
+    theirs: Described
+    before: Sequence[Described] = ()
+
+
+def _described(name: str, **parameters: Any) -> Described:
+    return {"name": name, "parameters": parameters}
+
+
+RULES: Mapping[str, Same] = {
+    "average": Same("fedavg", _described("Average")),
+    "trimmed-mean": Same("trimmed-mean", _described("TrMean", f=ATTACKERS)),
+    "geometric-median": Same("byzfl-geometric-median", _described("GeometricMedian", nu=0.1, T=3)),
+    "nnm-trimmed-mean": Same(
+        "byzfl-nnm-trmean", _described("TrMean", f=ATTACKERS), [_described("NNM", f=ATTACKERS)]
+    ),
+}
+"""The rules by name; f is the number of attackers that they are informed of."""
+
+ATTACKS: Mapping[str, Same] = {
+    "none": Same("none", {}),
+    "sign-flip": Same("sign-flip", _described("SignFlipping")),
+    "alie": Same("alie-1.5", _described("ALittleIsEnough", tau=1.5)),
 }
 
 
@@ -155,16 +165,15 @@ def cell(
         )
         for loader in loaders
     ]
-    aggregator, before = RULES[rule]
+    followed, threat = RULES[rule], ATTACKS[attack].theirs
     server = source.Server(
         {
             **shared,
             "test_loader": torch.utils.data.DataLoader(test, batch_size=1000),
-            "aggregator_info": aggregator,
-            "pre_agg_list": before,
+            "aggregator_info": followed.theirs,
+            "pre_agg_list": list(followed.before),
         }
     )
-    threat = ATTACKS[attack]
     attackers = source.ByzantineClient({**threat, "f": ATTACKERS}) if threat else None
     for client in clients:
         client.set_model_state(server.get_dict_parameters())
@@ -184,7 +193,7 @@ def cell(
     return float(np.mean(scores[-5:])), time.perf_counter() - started - evaluating
 
 
-def compare(say: Callable[[str], None], turns: int = 3, rounds: int = 200) -> list[dict[str, Any]]:
+def compare(turns: int = 3, rounds: int = 200) -> list[dict[str, Any]]:
     """Time whole cells of both loops in turns, evaluations and records included, on one core each.
 
     Ours are those of ``fedcrf robustness byzfl`` at γ = 0.33, all images, with as many rounds, and
@@ -194,10 +203,10 @@ def compare(say: Callable[[str], None], turns: int = 3, rounds: int = 200) -> li
     torch.set_num_threads(1)
     source, data = framework(), load_dataset("mnist")
     train, test = normalised(data)
-    methods = {**SAME_RULES, "crf-robust": "crf-robust"}
+    methods = {rule: same.ours for rule, same in RULES.items()} | {"crf-robust": "crf-robust"}
     suite = read_suite("byzfl").chosen(
         methods=list(methods.values()),
-        conditions=list(SAME_ATTACKS.values()),
+        conditions=[same.ours for same in ATTACKS.values()],
         partitions=[f"gamma-{gamma}"],
         seeds=[seed],
         settings=[{"rounds": {"maximum": rounds, "patience": rounds}}],
@@ -210,8 +219,8 @@ def compare(say: Callable[[str], None], turns: int = 3, rounds: int = 200) -> li
             return seconds(lambda: run_cell(asked, store, data, device, lambda event: None))
 
     found = []
-    for (attack, condition), (rule, method) in product(SAME_ATTACKS.items(), methods.items()):
-        works = {"fedcrf": partial(ours, cells[condition, method])}
+    for (attack, same), (rule, method) in product(ATTACKS.items(), methods.items()):
+        works = {"fedcrf": partial(ours, cells[same.ours, method])}
         if rule in RULES:
             theirs = partial(cell, source, train, test, rule, attack, gamma, seed, rounds)
             works["byzfl"] = partial(seconds, theirs)
@@ -227,7 +236,7 @@ def compare(say: Callable[[str], None], turns: int = 3, rounds: int = 200) -> li
                 "byzfl_times_ours": None if its is None else its.ratio(mine),
             }
         )
-        say(f"{attack}, {rule} is measured")
+        print(f"{attack}, {rule} is measured")
     return found
 
 

@@ -6,7 +6,6 @@ import math
 import multiprocessing
 import resource
 import sys
-from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
 from typing import Any
@@ -15,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.aggregation import WEIGHTED_MEAN, Rows, use_threads, weighted_mean
-from benchmarks.timing import seconds_again, take_turns
+from benchmarks.timing import time_again
 from fedcrf import ClientCRF
 from fedcrf.cores import available_cores
 from fedcrf.crf.potentials import Pairs
@@ -33,7 +32,7 @@ MOST_WITH_ALL_PAIRS = 2000
 NEAREST, NO_GRAPH = "fedcrf CRF, nearest", "fedcrf CRF, no graph"
 
 
-def crowds(say: Callable[[str], None], turns: int = 5) -> list[dict[str, Any]]:
+def crowds(turns: int = 5) -> list[dict[str, Any]]:
     """Measure every crowd in a process of its own, whose peak of memory is its own."""
     found = []
     for clients in CROWDS:
@@ -41,7 +40,7 @@ def crowds(say: Callable[[str], None], turns: int = 5) -> list[dict[str, Any]]:
         with ProcessPoolExecutor(1, mp_context=spawn) as process:
             found.append(process.submit(crowd, clients, turns).result())
         each = found[-1]
-        say(
+        print(
             f"m = {clients}: {each['medians'][NEAREST]:.3f} s, graph {each['graph_share']:.0%}, "
             f"peak {each['peak_bytes'] / 2**30:.2f} GiB, recall "
             + ", ".join(f"{s['recall']:.2f} ({s['numbers']})" for s in each["sketches"])
@@ -81,9 +80,7 @@ def crowd(clients: int, turns: int) -> dict[str, Any]:
         NEAREST: partial(aggregate, fast),
         NO_GRAPH: without_graph,
     }
-    timings = take_turns(
-        {name: partial(seconds_again, work) for name, work in works.items()}, turns
-    )
+    timings = time_again(works, turns)
     exact = posterior(ClientCRF(neighbours=NEIGHBOURS))
     sketches = []
     for size in SKETCH_SIZES:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import time
 import tracemalloc
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.timing import Timing, take_turns
+from benchmarks.timing import Timing, seconds, take_turns
 from fedcrf.rules import RULES
 
 FLOWER, OURS = "Flower FedAvg", "fedcrf CRFAvg"
@@ -42,7 +41,7 @@ MANY = Load(
 Model = Mapping[str, NDArray[np.float32]]
 
 
-def flower(threads: int, say: Callable[[str], None], load: Load = PERCEPTRON) -> dict[str, Any]:
+def flower(threads: int, load: Load = PERCEPTRON) -> dict[str, Any]:
     """Time ``aggregate_train`` of every strategy in turns, and take its peak of memory.
 
     A turn has replies of its own, since some of Flower's strategies consume them. The peak is
@@ -70,7 +69,7 @@ def flower(threads: int, say: Callable[[str], None], load: Load = PERCEPTRON) ->
     size = sum(array.nbytes for array in model.values())
     found = {name: _described(timings, name, _peak(each) / size) for name, each in rounds.items()}
     ratio = found[OURS]["times_fedavg"]
-    say(
+    print(
         f"m = {load.clients}, d = {size / 4:.2e}, {threads} thread(s): {OURS} "
         f"{1e3 * timings[OURS].median:.1f} ms, {ratio['median']:.2f} x {FLOWER} "
         f"({ratio['least']:.2f} to {ratio['greatest']:.2f}), peak {found[OURS]['peak']:.2f} models"
@@ -134,10 +133,7 @@ def _prepared(strategy: Any, model: Model, contents: list[Any]) -> Callable[[], 
 
 
 def _seconds(prepare: Callable[[], Callable[[], object]]) -> float:
-    aggregate = prepare()
-    started = time.perf_counter()
-    aggregate()
-    return time.perf_counter() - started
+    return seconds(prepare())
 
 
 def _peak(prepare: Callable[[], Callable[[], object]]) -> int:

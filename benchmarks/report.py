@@ -3,47 +3,29 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from benchmarks.crowds import NEAREST, exponent
 from fedcrf.files import atomic_write
 
-Found = Mapping[str, Any]
-TITLES = {
-    "mnist-mlp": "MNIST round: MLP 784-200-10, 10 clients, 60,000 images, evaluation on 10,000",
-    "mnist-cnn": "Convolutional network (two 5x5), 10 clients, 1,920 images, evaluation on 1,024",
-    "cifar-resnet9": "ResNet9 on 32x32, 4 clients, 128 images, evaluation on 32",
-}
+Section = Mapping[str, Any]
+"""A section's ``result``, and what it was measured with: ``provenance``, ``peers``, ``peaks``."""
+
+Found = Mapping[str, Section]
+"""The sections by name."""
+
+MNIST_ROUND = "MNIST round: MLP 784-200-10, 10 clients, 60,000 images, evaluation on 10,000"
 OURS = "fedcrf"
-BEGIN, END = "<!-- benchmarks:begin -->", "<!-- benchmarks:end -->"
-"""Around the part of docs/speed.md."""
 
 
 def tables(found: Found) -> str:
     """Return everything that was measured as Markdown."""
     parts = [_machine(found)]
-    parts += [
-        "\n".join([f"### {TITLES[name]}", "", *rounds(found, name)])
-        for name in TITLES
-        if name in found
-    ]
-    if "small-clients" in found:
-        parts.append("### Many small clients\n\n" + small_clients(found))
-    if "aggregation" in found:
-        parts.append("\n".join(["### Aggregation", "", *aggregation(found)]))
-    if "growth" in found:
-        parts.append("\n".join(["### Growth", "", *growth(found)]))
-    if "crowds" in found:
-        parts.append("\n".join(["### Crowds", "", *crowds(found)]))
-    for name, title in (("flower", "In Flower"), ("flower-load", "In Flower, 200 nodes")):
+    for name, (title, lines) in SECTIONS.items():
         if name in found:
-            parts.append("\n".join([f"### {title}", "", *in_flower(found[name]["result"])]))
-    if "byzfl" in found:
-        parts.append(
-            "\n".join(["### In ByzFL's protocol", "", *in_byzfl(found["byzfl"]["result"])])
-        )
+            parts.append("\n".join([f"### {title}", "", *lines(found[name])]))
     return "\n\n".join(parts) + "\n"
 
 
@@ -54,12 +36,12 @@ SHORT = {"mnist-mlp", "small-clients", "aggregation"}
 def short(found: Found) -> str:
     """Return what docs/speed.md shows: the MNIST round, the small clients, the rule itself."""
     lines = [
-        f"{TITLES['mnist-mlp']}, beside the peers in one run (times ours: median and range of the",
+        f"{MNIST_ROUND}, beside the peers in one run (times ours: median and range of the",
         "turns; share of the machine's measured matrix-product peak):",
         "",
-        *rounds(found, "mnist-mlp"),
+        *rounds(found["mnist-mlp"]),
         "",
-        small_clients(found),
+        *small_clients(found["small-clients"]),
         "",
         "What the whole of CRF aggregation takes, and what others take, as multiples of a plain",
         "weighted mean of the same models (`w @ V`), with one thread each:",
@@ -79,9 +61,9 @@ def _short_cell(case: Mapping[str, Any], who: str) -> str:
     return "not run" if timed is None else spread(timed["times_weighted_mean"])
 
 
-def rounds(found: Found, name: str) -> Iterator[str]:
+def rounds(section: Section) -> Iterator[str]:
     """Yield the table of one round: times, times ours with its spread, share of the peak."""
-    cores = found[name]["result"]
+    cores = section["result"]
     heads = [f"{_cores(n)}, s | x ours [least, greatest] | of peak" for n in cores]
     yield f"| round by | {' | '.join(heads)} |"
     yield f"| --- |{' ---: | ---: | ---: |' * len(cores)}"
@@ -105,30 +87,30 @@ def spread(ratio: Mapping[str, float]) -> str:
     return f"{ratio['median']:.2f} [{ratio['least']:.2f}, {ratio['greatest']:.2f}]"
 
 
-def small_clients(found: Found) -> str:
-    """Return what a small client costs beyond its arithmetic."""
-    result = found["small-clients"]["result"]
+def small_clients(section: Section) -> Iterator[str]:
+    """Yield what a small client costs beyond its arithmetic."""
+    result = section["result"]
     costs = [
         f"{statistics.median(values):.2f} ms [{values[0]:.2f}, {values[-1]:.2f}] with {name}"
         for name, values in result["overhead_ms_per_client"].items()
     ]
-    return (
+    yield (
         f"{result['clients']:,} clients, {result['per_round']} a round, {result['examples']} "
         "images each (MLP 784-200-10): beyond its arithmetic "
         f"({result['arithmetic_ms_per_client']:.2f} ms) a client costs {' and '.join(costs)}."
     )
 
 
-def aggregation(found: Found) -> Iterator[str]:
+def aggregation(section: Section) -> Iterator[str]:
     """Yield the table of the rules: one row for each, one column for each size and threads."""
-    cases = found["aggregation"]["result"]
+    cases = section["result"]
     names = dict.fromkeys(who for case in cases for who in (*case["timings"], *case["missing"]))
     heads = [f"m={c['clients']} d={c['numbers']:.1e} t={c['threads']}" for c in cases]
     yield f"| ms (x weighted mean) | {' | '.join(heads)} |"
     yield f"| --- |{' ---: |' * len(cases)}"
     for who in names:
         yield f"| {who} | " + " | ".join(_rule_cell(case, who) for case in cases) + " |"
-    bandwidth = found["aggregation"]["peaks"]["bandwidth"]
+    bandwidth = section["peaks"]["bandwidth"]
     shares = [
         f"{_least_seconds(case, bandwidth) / case['timings']['fedcrf CRF']['median']:.0%}"
         for case in cases
@@ -157,10 +139,10 @@ def _least_seconds(case: Mapping[str, Any], bandwidth: Mapping[str, float]) -> f
     return least_bytes / bandwidth[str(case["threads"])]
 
 
-def growth(found: Found) -> Iterator[str]:
+def growth(section: Section) -> Iterator[str]:
     """Yield the curves as tables."""
     for key, what in (("over_clients", "clients"), ("over_numbers", "numbers")):
-        points = found["growth"]["result"][key]
+        points = section["result"][key]
         yield f"| {what} | fedcrf CRF, ms | ns a number of a client | x weighted mean |"
         yield "| ---: | ---: | ---: | ---: |"
         for point in points:
@@ -170,9 +152,9 @@ def growth(found: Found) -> Iterator[str]:
         yield ""
 
 
-def crowds(found: Found) -> Iterator[str]:
+def crowds(section: Section) -> Iterator[str]:
     """Yield the table of very many clients: time, memory, and what sketches find of the graph."""
-    cases = found["crowds"]["result"]
+    cases = section["result"]
     sizes = [each["numbers"] for each in cases[0]["sketches"]]
     heads = [f"recall, weights moved by {size}" for size in sizes]
     yield (
@@ -202,8 +184,9 @@ def crowds(found: Found) -> Iterator[str]:
     yield "from the exact graph's weights, and of those from the weights with all pairs."
 
 
-def in_flower(cases: Sequence[Any]) -> Iterator[str]:
+def in_flower(section: Section) -> Iterator[str]:
     """Yield the table of the strategies: times, times Flower's FedAvg, peaks of memory."""
+    cases = section["result"]
     heads = [f"t={case['threads']}, ms | x Flower FedAvg [least, greatest]" for case in cases]
     yield f"| m={cases[0]['clients']} d={cases[0]['numbers']:.1e} | {' | '.join(heads)} | peak |"
     yield f"| --- |{' ---: | ---: |' * len(cases)} ---: |"
@@ -216,8 +199,9 @@ def in_flower(cases: Sequence[Any]) -> Iterator[str]:
     yield "replies, in multiples of the model."
 
 
-def in_byzfl(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+def in_byzfl(section: Section) -> Iterator[str]:
     """Yield the table of whole cells: seconds of either loop, and how many times ours."""
+    cells = section["result"]
     yield "| attack | rule | fedcrf, s | ByzFL's loop, s | times ours |"
     yield "| --- | --- | ---: | ---: | ---: |"
     for each in cells:
@@ -230,14 +214,31 @@ def in_byzfl(cells: Sequence[Mapping[str, Any]]) -> Iterator[str]:
     yield "records; with an attack there are 13 clients, without one ten."
 
 
+SECTIONS: Mapping[str, tuple[str, Callable[[Section], Iterator[str]]]] = {
+    "mnist-mlp": (MNIST_ROUND, rounds),
+    "mnist-cnn": (
+        "Convolutional network (two 5x5), 10 clients, 1,920 images, evaluation on 1,024",
+        rounds,
+    ),
+    "cifar-resnet9": ("ResNet9 on 32x32, 4 clients, 128 images, evaluation on 32", rounds),
+    "small-clients": ("Many small clients", small_clients),
+    "aggregation": ("Aggregation", aggregation),
+    "growth": ("Growth", growth),
+    "crowds": ("Crowds", crowds),
+    "flower": ("In Flower", in_flower),
+    "flower-load": ("In Flower, 200 nodes", in_flower),
+    "byzfl": ("In ByzFL's protocol", in_byzfl),
+}
+"""By name a section's title and what writes its lines, in the order of the page."""
+
+
 def _machine(found: Found) -> str:
-    peaks = next(iter(found.values()))["peaks"]
-    origin = next(iter(found.values()))["provenance"]
+    first = next(iter(found.values()))
+    peaks, origin = first["peaks"], first["provenance"]
     products = [f"{v / 1e9:.0f} GFLOP/s on {_cores(n)}" for n, v in peaks["product"].items()]
     reads = [f"{v / 1e9:.0f} GB/s on {_cores(n)}" for n, v in peaks["bandwidth"].items()]
     versions = ", ".join(
-        f"{name} {number or 'not installed'}"
-        for name, number in next(iter(found.values()))["peers"].items()
+        f"{name} {number or 'not installed'}" for name, number in first["peers"].items()
     )
     return (
         f"{origin['processor']}, {origin['cores']} cores; torch {origin['torch']}, NumPy "
@@ -271,7 +272,7 @@ def draw(found: Found, path: Path) -> None:
     plt.close(figure)
 
 
-def _draw_rounds(axis: Any, section: Mapping[str, Any]) -> None:
+def _draw_rounds(axis: Any, section: Section) -> None:
     result = section["result"]
     names = list(next(iter(result.values()))["contenders"])
     height = 0.8 / len(result)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -39,7 +38,7 @@ FIELDS: dict[str, list[Entry]] = {
 }
 
 
-def compare(name: str, cores: int, peak: float, say: Callable[[str], None]) -> dict[str, Any]:
+def compare(name: str, cores: int, peak: float) -> dict[str, Any]:
     """Time a round of each contender on so many cores; ``peak`` is their matrix-product peak."""
     workload, running, missing = WORKLOADS[name], {}, {}
     for entry in FIELDS[name]:
@@ -47,10 +46,10 @@ def compare(name: str, cores: int, peak: float, say: Callable[[str], None]) -> d
             if entry.package is not None and version(entry.package) is None:
                 raise MissingError(f"{entry.package} is not installed")
             running[entry.name] = Contender(entry, name, cores)
-            say(f"{cores} core(s): {entry.name} is ready")
+            print(f"{cores} core(s): {entry.name} is ready")
         except MissingError as reason:
             missing[entry.name] = str(reason)
-    say(f"{cores} core(s): {workload.repeats + 1} rounds of each, in turns")
+    print(f"{cores} core(s): {workload.repeats + 1} rounds of each, in turns")
     try:
         works = {name: contender.seconds for name, contender in running.items()}
         timings = take_turns(works, workload.repeats)

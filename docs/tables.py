@@ -5,6 +5,7 @@ Usage: python docs/tables.py
 
 from __future__ import annotations
 
+import json
 import re
 import sys
 import textwrap
@@ -19,7 +20,7 @@ import pandas as pd
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks.byzfl_loop import SAME_ATTACKS, SAME_RULES  # noqa: E402
+from benchmarks import byzfl_loop, report  # noqa: E402
 from docs.ranks import means, rank_tables  # noqa: E402
 from examples.frameworks import OWN, runs_of  # noqa: E402
 from examples.least_weights import least_weights  # noqa: E402
@@ -36,16 +37,17 @@ from fedcrf.experiments.analysis.paper import (  # noqa: E402
     paper_study,
 )
 from fedcrf.experiments.analysis.tables import (  # noqa: E402
+    NO_NUMBER,
     Estimate,
     Table,
     difference_text,
     estimate,
     estimate_text,
-    mean_accuracy,
     method_difference,
     method_rows,
     of_method,
     paired_difference,
+    tables_in,
 )
 from fedcrf.experiments.results import held, read_results, suite_cells  # noqa: E402
 from fedcrf.experiments.results import table as results_of  # noqa: E402
@@ -72,23 +74,16 @@ CLASSICAL = (
 )  # fmt: skip
 """The rules of others, beside FedAvg, of which the best is shown."""
 
-NOT_RUN = "–"
 
-
-def published(page: Path) -> Iterator[Table]:
-    """Yield the tables of a published page."""
-    text = page.read_text(encoding="utf-8")
-    for lines in re.findall(r"(?:^\|.*\|\n)+", text, flags=re.MULTILINE):
-        header, _, *rows = [
-            tuple(cell.strip() for cell in line.strip("|").split("|"))
-            for line in lines.splitlines()
-        ]
-        yield Table("", header, tuple(rows))
+def published(folder: str) -> Iterator[Table]:
+    """Yield the tables of a published suite."""
+    page = ROBUSTNESS / folder / "tables.md"
+    return tables_in(page.read_text(encoding="utf-8"))
 
 
 def overview(folder: str) -> Table:
     """Return a suite's first table: by rule nobody wrong / worst of the first group."""
-    return next(published(ROBUSTNESS / folder / "tables.md"))
+    return next(published(folder))
 
 
 def worst(cell: str) -> float:
@@ -126,8 +121,7 @@ GROUPS = {
 
 def summaries(folder: str) -> list[Table]:
     """Return a suite's tables of what nobody wrong costs and of worst cases, by partition."""
-    tables = published(ROBUSTNESS / folder / "tables.md")
-    return [table for table in tables if table.header[:2] == ("method", "n")]
+    return [table for table in published(folder) if table.header[:2] == ("method", "n")]
 
 
 def by_partition(folder: str, column: str, methods: Sequence[str]) -> str:
@@ -137,9 +131,9 @@ def by_partition(folder: str, column: str, methods: Sequence[str]) -> str:
         places = [at for at, name in enumerate(table.header) if name.partition(" [")[0] == column]
         wanted = set(map(method_title, methods))
         cells = [row[at] for row in table.rows if row[0] in wanted for at in places]
-        known = [cell.split()[0] for cell in cells if cell != NOT_RUN]
-        shown.append(max(known, key=float).removeprefix("0") if known else NOT_RUN)
-    return " / ".join(shown) if set(shown) != {NOT_RUN} else NOT_RUN
+        known = [cell.split()[0] for cell in cells if cell != NO_NUMBER]
+        shown.append(max(known, key=float).removeprefix("0") if known else NO_NUMBER)
+    return " / ".join(shown) if set(shown) != {NO_NUMBER} else NO_NUMBER
 
 
 def home() -> str:
@@ -157,7 +151,7 @@ def home() -> str:
     rows = []
     for title, column, methods in lines:
         cells = [by_partition(folder, column, methods) for folder in SUITES.values()]
-        if set(cells) != {NOT_RUN}:
+        if set(cells) != {NO_NUMBER}:
             rows.append((title, *cells))
     return Table("", ("IID / α = 0.5 / α = 0.1", *SUITES), tuple(rows)).as_markdown()
 
@@ -195,7 +189,7 @@ def suites() -> str:
     shown = ("crf-evidence", "crf-robust-evidence", "rfa", "crf-fedavg", "crf-robust")
     differences = [
         table
-        for table in published(ROBUSTNESS / "noise-mnist-6000" / "tables.md")
+        for table in published("noise-mnist-6000")
         if table.header[0] == "condition" and any("[" in cell for row in table.rows for cell in row)
     ]
     for partition, table in zip(PARTITIONS, differences, strict=True):
@@ -338,53 +332,33 @@ def mini_batches(partition: str) -> pd.DataFrame:
     return cells[(cells["partition"] == partition) & (cells["condition"] == "none")]
 
 
-def mini_batch_table() -> Table:
-    """Return accuracies in rounds of one mini-batch."""
+def linked_runs(pattern: str) -> dict[str, pd.DataFrame]:
+    """Return the cells of the runs of a name, by a link to each."""
+    folders = sorted(LIMITS.glob(pattern))
+    return {f"[{each.name}]({each.name}/results.md)": results_of(each) for each in folders}
+
+
+def method_table(first: str, runs: Mapping[str, pd.DataFrame]) -> Table:
+    """Return accuracies and differences of the methods of runs, by what stands in column one."""
     rows = []
-    for partition, similarity in SIMILARITIES.items():
-        cells = mini_batches(partition)
-        for method in dict.fromkeys(cells["method"]):
-            own = of_method(cells, method)
-            means = (f"{own[column].mean():.3f}" for column in ("accuracy", "worst_client"))
-            difference = difference_text(method_difference(cells, method))
-            rows.append((similarity, method_title(method), str(len(own)), *means, difference))
-    header = ("similarity γ", "rule", "seeds", "accuracy", "worst client", "Δ to FedAvg [95 %]")
+    for run, cells in runs.items():
+        for method, (seeds, accuracy, difference) in method_rows(cells):
+            worst = of_method(cells, method)["worst_client"].mean()
+            rows.append((run, method_title(method), seeds, accuracy, f"{worst:.3f}", difference))
+    header = (first, "rule", "seeds", "test accuracy", "worst client", "Δ to FedAvg [95 %]")
     return Table("", header, tuple(rows))
-
-
-def runs_table(pattern: str) -> Table:
-    """Return accuracies and differences of the runs of a name."""
-    runs = {folder.name: results_of(folder) for folder in sorted(LIMITS.glob(pattern))}
-    rows = [
-        (
-            f"[{name}]({name}/results.md)",
-            method_title(method),
-            str(accuracy.seeds),
-            estimate_text(accuracy),
-            f"{of_method(cells, method)['worst_client'].mean():.3f}",
-            difference_text(method_difference(cells, method)),
-        )
-        for name, cells in runs.items()
-        for method in dict.fromkeys(cells["method"])
-        if (accuracy := mean_accuracy(cells, method))
-    ]
-    header = ("run", "rule", "seeds", "test accuracy", "worst client", "Δ to FedAvg [95 %]")
-    return Table("", header, tuple(rows))
-
-
-def iid_runs() -> list[Path]:
-    """Return the runs of small federations of like clients."""
-    return sorted(LIMITS.glob("iid-*"))
 
 
 def limits() -> str:
     """Return all tables of the runs in which nobody is wrong."""
+    similar = {gamma: mini_batches(partition) for partition, gamma in SIMILARITIES.items()}
+    small = sorted(LIMITS.glob("iid-*"))
     tables = {
-        "Rounds of one mini-batch": mini_batch_table(),
-        "Clients that hold a label nearly alone": runs_table("nobody-*"),
-        "Sites of very unequal size": runs_table("unequal-*"),
-        "Small federations": runs_table("iid-*"),
-        "The least weight of a client, CRF-robust": least_weights(iid_runs(), "crf-robust"),
+        "Rounds of one mini-batch": method_table("similarity γ", similar),
+        "Clients that hold a label nearly alone": method_table("run", linked_runs("nobody-*")),
+        "Sites of very unequal size": method_table("run", linked_runs("unequal-*")),
+        "Small federations": method_table("run", linked_runs("iid-*")),
+        "The least weight of a client, CRF-robust": least_weights(small, "crf-robust"),
     }
     return "\n".join(f"### {title}\n\n{table.as_markdown()}" for title, table in tables.items())
 
@@ -424,7 +398,7 @@ def nobody_wrong() -> str:
 def adaptive() -> str:
     """Return what attackers that know the rule leave of it, and of the best of the other rules."""
     robust, others, best = [], [], []
-    for table in published(ROBUSTNESS / "attacks-mnist-6000" / "tables.md"):
+    for table in published("attacks-mnist-6000"):
         found = [at for at, name in enumerate(table.header) if "adaptive attackers" in name]
         if not found:
             continue
@@ -436,11 +410,12 @@ def adaptive() -> str:
     def places(iid: str, skewed: str, very: str) -> str:
         return f"{iid} IID, {skewed} at α = 0.5 and {very} at α = 0.1"
 
-    return item(
-        "*Attackers that know the rule* do more harm. On 6,000 images of MNIST the worst of "
+    return filled(
+        "- *Attackers that know the rule* do more harm. On 6,000 images of MNIST the worst of "
         f"eight leaves crf-robust {places(*robust)}. The best other rule "
         f"({', '.join(dict.fromkeys(best))}), with attackers that know that one, has "
-        f"{places(*others)}."
+        f"{places(*others)}.",
+        indent="  ",
     )
 
 
@@ -531,7 +506,7 @@ def judged() -> str:
                 (
                     f"{suite}: {dataset}, {place.partition}",
                     str(len(place.by_condition[quiet, "crf-robust"])),
-                    NOT_RUN if baseline is None else f"{baseline.mean:.3f}",
+                    NO_NUMBER if baseline is None else f"{baseline.mean:.3f}",
                     difference_text(place.difference(quiet, quiet, "crf-robust")),
                     accused_text(Store(folder), place, "crf-robust"),
                     *(worst_text(place, method) for method in ("fedavg", "crf-robust")),
@@ -548,7 +523,7 @@ def worst_text(place: Place, method: str) -> str:
     """Return a method's worst case among what a place shows, and which attack that is."""
     found = place.worst(groups_of(place.suite)["all shown"], method)
     if found is None:
-        return NOT_RUN
+        return NO_NUMBER
     condition, least, _ = found
     return f"{estimate_text(least)} ({place.suite.conditions[condition].title})"
 
@@ -562,7 +537,7 @@ def accused_text(store: Store, place: Place, method: str) -> str:
         if cell.method.name == method
         for record in run.cell(cell).records()
     ]
-    return f"{100 * (np.concatenate(shares) < FAIR).mean():.1f} %" if shares else NOT_RUN
+    return f"{100 * (np.concatenate(shares) < FAIR).mean():.1f} %" if shares else NO_NUMBER
 
 
 def source() -> str:
@@ -572,7 +547,8 @@ def source() -> str:
     ours = ours[ours["complete"]].groupby(["partition", "condition", "method"])
     rows = []
     for (gamma, attack, rule), cells in theirs.groupby(["gamma", "attack", "rule"], sort=False):
-        place = f"gamma-{gamma}", SAME_ATTACKS[attack], SAME_RULES[rule]
+        same = byzfl_loop.ATTACKS[attack], byzfl_loop.RULES[rule]
+        place = (f"gamma-{gamma}", *(each.ours for each in same))
         if place not in ours.groups:
             continue
         samples = cells["accuracy"], ours.get_group(place)["held_out_accuracy"]
@@ -597,23 +573,24 @@ def frameworks(framework: str) -> str:
     return Table("", header, tuple(rows)).as_markdown()
 
 
+def speed() -> str:
+    """Return what ``make bench`` measured of rounds and of the rule."""
+    measured = RESULTS / "benchmarks" / "benchmarks.json"
+    return report.short(json.loads(measured.read_text(encoding="utf-8")))
+
+
 def filled(text: str, indent: str = "") -> str:
-    """Return a paragraph in lines of the pages' width."""
+    """Return a paragraph in lines of the pages' width, of which all but the first are indented."""
     lines = textwrap.wrap(
         text, 120, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False
     )
     return "\n".join(lines) + "\n"
 
 
-def item(text: str) -> str:
-    """Return an item of a list, likewise."""
-    return filled(f"- {text}", indent="  ")
-
-
 def points(difference: Estimate | None) -> str:
     """Return a difference of accuracies in points, with its interval."""
     if difference is None:
-        return NOT_RUN
+        return NO_NUMBER
     mean, low, high = (
         f"{100 * value:+.1f}".replace("-", "−")
         for value in (difference.mean, difference.low, difference.high)
@@ -633,6 +610,7 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/results.md", "gain"): gain,
     ("docs/protocols.md", "protocols"): protocols,
     ("docs/protocols.md", "source"): source,
+    ("docs/speed.md", "benchmarks"): speed,
     ("docs/what-was-tried.md", "judged"): judged,
     ("results/README.md", "commands"): commands,
     ("results/README.md", "paper"): paper,

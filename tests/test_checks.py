@@ -16,6 +16,7 @@ from fedcrf import ClientCRF, EvidenceCRF, FedcrfError, RobustCRF
 from fedcrf.attacks import ATTACKS
 from fedcrf.checks import (
     Count,
+    Part,
     Positive,
     Settings,
     check_number,
@@ -68,10 +69,10 @@ def test_what_is_a_number(value: object, number: bool) -> None:
         (lambda: Proximal("0.1"), "mu '0.1': give a number"),  # type: ignore[arg-type]
         (lambda: LocalTraining(learning_rate="0.1"), "learning_rate '0.1': give"),  # type: ignore[arg-type]
         (lambda: LocalTraining(batch_size="3"), "batch_size '3': give a whole number"),  # type: ignore[arg-type]
-        (lambda: ATTACKS["ipm"](epsilon="2"), "epsilon '2': give a number"),
+        (lambda: ATTACKS["ipm"](epsilon="2"), "epsilon '2': give a number of 0 or more"),
         (lambda: LocalTraining(momentum=True), "momentum True: give a number"),
         (lambda: byzfl_rule("byzfl-mda")(attackers=1.5), "attackers 1.5: give a whole number"),
-        (lambda: ATTACKS["ipm"](epsilon=np.float32("inf")), "epsilon inf: give a number"),
+        (lambda: ATTACKS["ipm"](epsilon=np.float32("inf")), "epsilon inf: give a finite number"),
     ],
 )
 def test_what_is_no_setting_is_named(make: Callable[[], Any], message: str) -> None:
@@ -135,6 +136,7 @@ class Typed(Settings):
     steps: Count | None = None
     share: Annotated[float, number(0.25, 0.75)] = 0.5
     rate: Positive = 1.0
+    kept: Part = 1.0
 
 
 def test_a_setting_is_checked_by_its_type() -> None:
@@ -143,7 +145,8 @@ def test_a_setting_is_checked_by_its_type() -> None:
         "kind": ("three", "kind 'three': choose from one, two"),
         "steps": (0, "steps 0: give a whole number, 1 or more"),
         "share": (0.8, "share 0.8: give a number from 0.25 to 0.75"),
-        "rate": (None, "rate None: give a number"),
+        "rate": (None, "rate None: give a number above 0"),
+        "kept": (0, "kept 0: give a number above 0 and up to 1"),
     }
     for name, (value, message) in wrong.items():
         with pytest.raises(FedcrfError, match=message):

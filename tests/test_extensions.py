@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from fedcrf import extensions
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.settings import find_method, folder_name, method_title
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import Store
-from fedcrf.extensions import installed, is_outside, short_name
+from fedcrf.extensions import is_outside, short_name
 from integration.command_line import CommandLine, environment, fedcrf
 
 MINE = '''
@@ -295,7 +296,7 @@ def test_a_package_brings_its_own(home: Path, tmp_path: Path) -> None:
     )
     package.joinpath("capped_package.py").write_text(MINE, encoding="utf-8")
     package.joinpath("neighbour.py").write_text("SIGNS = [-1.0, 1.0]\n", encoding="utf-8")
-    env = environment(PYTHONPATH=f"{Path(installed.__code__.co_filename).parents[1]}:{package}")
+    env = environment(PYTHONPATH=f"{Path(extensions.__file__).parents[1]}:{package}")
     done = fedcrf(
         "run", "--methods", "capped", "--set", "rules.capped.most=0.3", "--attack", "coin",
         "--attackers", "1", "--model", "wide", "--dataset", "stripes", "--partition", "shards",
@@ -316,7 +317,7 @@ def test_an_object_of_a_file_can_be_sent_to_any_process(home: Path) -> None:
         "import pickle, sys; from fedcrf.rules import find_rule; "
         "sys.stdout.buffer.write(pickle.dumps(find_rule('./mine.py:Capped')(most=0.4)))"
     )
-    env = environment(PYTHONPATH=str(Path(installed.__code__.co_filename).parents[1]))
+    env = environment(PYTHONPATH=str(Path(extensions.__file__).parents[1]))
     sent = subprocess.run(
         [sys.executable, "-c", program], cwd=home, env=env, capture_output=True, check=True
     ).stdout

@@ -83,7 +83,7 @@ def test_a_command_names_the_extra_that_it_needs() -> None:
         ("fedcrf.cli", "typer"),
         ("fedcrf.data", "PIL"),
         ("fedcrf.experiments.study", "pydantic"),
-        ("fedcrf.loggers", "tomli_w"),
+        ("fedcrf.loggers", "pydantic"),
         ("fedcrf.models", "torch"),
         ("fedcrf.objectives", "torch"),
         ("fedcrf.own.result", "pandas"),

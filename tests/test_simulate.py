@@ -860,7 +860,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no such rule": ({"rule": "crf-robst"}, "unknown method 'crf-robst': did you mean"),
     "a rule that is no method": ({"rule": "crf"}, "crf is a rule, and no .*: choose from crf-fed"),
     "a keyword that is none": (
-        {"lerning_rate": 1}, "fedcrf.simulate 'lerning_rate': did you mean learning_rate"
+        {"lerning_rate": 1}, "fedcrf.simulate 'lerning_rate': did you mean 'learning_rate'"
     ),
     "a keyword like none": ({"zzz": 1}, "'zzz': choose from attack, attackers, batch_size, "),
     "a setting of the rule": (
@@ -868,7 +868,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         r"num_byzantine is a setting of Krum, and no .*: give rule=Krum\(num_byzantine=…\)",
     ),
     "a setting of the rule, misspelt": (
-        {"rule": "krum", "num_byzantin": 1}, "'num_byzantin': did you mean num_byzantine"
+        {"rule": "krum", "num_byzantin": 1}, "'num_byzantin': did you mean 'num_byzantine'"
     ),
     "a rule that is none": ({"rule": 3}, "rule is a int: give a method's name"),
     "a class of rules that lacks a method": (

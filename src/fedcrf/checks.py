@@ -108,11 +108,7 @@ class Checked:
 
 
 def check_given(given: Mapping[str, Any], kind: type) -> None:
-    """Check what is given by name against the types of a class, such as a ``TypedDict``.
-
-    Raises:
-        FedcrfError: A value that its type excludes, as for `Settings`.
-    """
+    """Check as `Settings` does what is given against the types of a class or a ``TypedDict``."""
     for name, optional, check in _checks_of(kind):
         if name in given and not (optional and given[name] is None):
             check(name, given[name])
@@ -144,12 +140,9 @@ def current_names(
 ) -> dict[str, T]:
     """Return settings, or what else is given by name, under the names of today.
 
-    Args:
-        given: By today's names, or by earlier ones.
-        renamed: Today's names by earlier ones.
-        where: What the names belong to, as the notice and the error call it.
-        notice: Whether an earlier name is to be noticed: by who wrote it, and not where a program
-            of an earlier version did.
+    ``renamed`` has today's names by earlier ones. Messages call what the names belong to ``where``.
+    Without ``notice`` no message says that a name is an earlier one, as in what an earlier version
+    stored.
 
     Raises:
         FedcrfError: Something is given by both of its names.
@@ -223,54 +216,52 @@ check_path = _must_be(
 check_function = _must_be("a function", callable)
 
 
-def _shown(value: object) -> object:
-    """Return a value as errors write it: text in quotes, which "3" needs to be seen to be text."""
-    return repr(value) if isinstance(value, str) else value
-
-
 def check_whole(name: str, value: object, least: int) -> None:
     """Raise a `FedcrfError` unless ``value`` is a whole number of at least ``least``."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
     if not whole or int(value) < least:  # type: ignore[call-overload]
-        raise FedcrfError(f"{name} {_shown(value)}: give a whole number, {least} or more")
+        shown = repr(value) if isinstance(value, str) else value  # "3" is seen to be text
+        raise FedcrfError(f"{name} {shown}: give a whole number, {least} or more")
 
 
-def check_number(name: str, value: float, least: float = -math.inf, most: float = math.inf) -> None:
-    """Raise a `FedcrfError` unless ``value`` is finite and lies between the two."""
-    if not is_number(value) or not least <= value <= most:
-        bounds = "" if math.isinf(least) else f" of {least:g} or more"
-        bounds = bounds if math.isinf(most) else f" from {least:g} to {most:g}"
-        raise FedcrfError(f"{name} {_shown(value)}: give a number{bounds}")
+def checked_number(name: str, value: Any, bounds: str = "") -> float:
+    """Return a setting as a finite number; a `FedcrfError` where it is none.
 
-
-def checked_number(name: str, value: Any) -> float:
-    """Return a setting as a finite number; a `FedcrfError` where it is none."""
+    ``bounds`` goes on with "give a number"; they are not checked.
+    """
     # "0.5" would pass, and fail where it is multiplied; a truth value is a slip.
     if isinstance(value, str | bytes) or type(value).__name__ == "bool":
-        raise FedcrfError(f"{name} {value!r}: give a number")
+        raise FedcrfError(f"{name} {value!r}: give a number{bounds}")
     try:
         number = float(value)
     except (TypeError, ValueError, OverflowError):
-        raise FedcrfError(f"{name} {value!r}: give a number") from None
+        raise FedcrfError(f"{name} {value!r}: give a number{bounds}") from None
     if not abs(number) <= LARGEST:
         raise FedcrfError(f"{name} {value}: give a finite number, {LARGEST:g} at most")
     return number
 
 
-def _checked_if(possible: Callable[[float], bool], mend: str) -> Check:
+def check_number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> None:
+    """Raise a `FedcrfError` unless ``value`` is a finite number between the two."""
+    bounds = "" if math.isinf(least) else f" of {least:g} or more"
+    bounds = bounds if math.isinf(most) else f" from {least:g} to {most:g}"
+    if not least <= checked_number(name, value, bounds) <= most:
+        raise FedcrfError(f"{name} {value}: give a number{bounds}")
+
+
+def _number_if(possible: Callable[[float], bool], bounds: str) -> Check:
     """Return a check that a setting is a finite number that is possible."""
 
     def check(name: str, value: Any) -> None:
-        if not possible(checked_number(name, value)):
-            raise FedcrfError(f"{name} {value}: {mend}")
+        if not possible(checked_number(name, value, bounds)):
+            raise FedcrfError(f"{name} {value}: give a number{bounds}")
 
     return check
 
 
-check_positive = _checked_if(lambda value: value > 0, "give a number above 0")
-check_not_negative = _checked_if(lambda value: value >= 0, "give 0 or more")
-checked_share = _checked_if(lambda value: 0 <= value < 1, "give a number in [0, 1)")
-check_fraction = _checked_if(lambda value: 0 <= value <= 1, "give a number in [0, 1]")
+check_positive = _number_if(lambda value: value > 0, " above 0")
+checked_share = _number_if(lambda value: 0 <= value < 1, " in [0, 1)")
+check_part = _number_if(lambda value: 0 < value <= 1, " above 0 and up to 1")
 
 
 def one_of(choices: Iterable[str], *, optional: bool = False) -> Checked:
@@ -281,11 +272,6 @@ def one_of(choices: Iterable[str], *, optional: bool = False) -> Checked:
 def whole(least: int) -> Checked:
     """Return the mark of a whole number of at least ``least``."""
     return Checked(partial(check_whole, least=least))
-
-
-def function() -> Checked:
-    """Return the mark of a function."""
-    return Checked(check_function)
 
 
 def number(least: float = -math.inf, most: float = math.inf) -> Checked:
@@ -299,8 +285,10 @@ Natural = Annotated[int, whole(0)]
 Count = Annotated[int, whole(1)]
 Finite = Annotated[float, Checked(checked_number)]
 Positive = Annotated[float, Checked(check_positive)]
-NotNegative = Annotated[float, Checked(check_not_negative)]
+NotNegative = Annotated[float, number(0.0)]
 Share = Annotated[float, Checked(checked_share)]
 """In [0, 1)."""
-Fraction = Annotated[float, Checked(check_fraction)]
+Part = Annotated[float, Checked(check_part)]
+"""In (0, 1]."""
+Fraction = Annotated[float, number(0.0, 1.0)]
 """In [0, 1]."""

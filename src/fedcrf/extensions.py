@@ -30,6 +30,9 @@ __path__: list[str] = []
 
 _FILE = f"{__name__}.file_"
 
+RUN_BY = ("aggregate", "correct_gradients", "forge", "poison", "build")
+"""The methods by which a run uses a rule, an objective, an attack or a model."""
+
 
 class AbsentError(FedcrfError):
     """The object of a name does not exist, or cannot be imported."""
@@ -68,15 +71,10 @@ def find(what: str, name: str, known: Mapping[str, T]) -> T | Any:
         raise _broken(what, f"{name} ({given[name].value})", error) from error
 
 
+@cache  # reading what every package says takes milliseconds, and a suite asks a thousand times
 def installed(what: str) -> dict[str, EntryPoint]:
     """Return by name the entry points of installed packages; ``what`` is as in `find`."""
     group = f"fedcrf.{what.replace(' ', '_')}s"
-    return _entry_points(group, tuple(sys.path))
-
-
-@cache  # reading what every package says takes milliseconds, and a suite asks a thousand times
-def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
-    """Return a group's entry points of what is installed along a path."""
     return {each.name: each for each in entry_points(group=group)}
 
 
@@ -100,13 +98,11 @@ def check_settings(what: str, name: str, found: object) -> None:
 
 
 @cache
-def stand_in(
-    name: str, settings: tuple[tuple[str, Any], ...], base: type, methods: tuple[str, ...]
-) -> type:
+def stand_in(name: str, settings: tuple[tuple[str, Any], ...], base: type) -> type:
     """Return a class of settings in place of one that no longer exists, named ``name``.
 
-    Results made with that class can be read and shown; ``methods`` raise an error. The settings of
-    a description become its fields and their defaults. The same arguments give the same class, so
+    Results made with that class can be read and shown; `RUN_BY` raise an error. The settings of a
+    description become its fields and their defaults. The same arguments give the same class, so
     that equal descriptions stay equal.
     """
 
@@ -115,7 +111,7 @@ def stand_in(
 
     fields: list[Any] = [(key, Any, dataclasses.field(default=value)) for key, value in settings]
     # Nobody knows what it does now: nothing that it made is stale.
-    namespace: dict[str, Any] = {"behaviour": None, **dict.fromkeys(methods, absent)}
+    namespace: dict[str, Any] = {"behaviour": None, **dict.fromkeys(RUN_BY, absent)}
     return dataclasses.make_dataclass(
         short_name(name), fields, bases=(base,), namespace=namespace, frozen=True
     )

@@ -43,8 +43,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     A link is followed, and what is no file, such as a device, is left alone.
 
     Raises:
-        OSError: It cannot be written; the error names the file, not what stands in for it, and
-            what helps.
+        OSError: It cannot be written; the error names the file and what helps.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -64,8 +63,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 def append_line(path: Path, line: bytes) -> None:
     """Write a line, with its end, behind a file's others; all of it, or none where it fails.
 
-    Raises:
-        OSError: It cannot be written; the error names the file and what helps.
+    It raises what `atomic_write` does.
     """
     with _named(path), path.open("ab", buffering=0) as file:
         before = file.tell()
@@ -81,7 +79,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 @contextmanager
 def _named(path: Path, stand_in: Path | None = None) -> Iterator[None]:
-    """Let an error of writing name the file, which the system does not say, and the mend."""
+    """Let an error of writing name the file, not what stands in for it, and what helps."""
     try:
         yield
     except OSError as error:

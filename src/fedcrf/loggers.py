@@ -15,16 +15,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from fedcrf.errors import unknown_name
-from fedcrf.extras import check_installed, naming_extras
-
-with naming_extras():
-    import tomli_w
-
+from fedcrf.errors import in_a_line, unknown_name
 from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
-from fedcrf.experiments.store import CellSummary
+from fedcrf.experiments.store import CellSummary, described
+from fedcrf.extras import check_installed
 from fedcrf.rules.crf import LARGEST_AFFINITY
 from fedcrf.simulation.records import Reasons, RoundRecord
 
@@ -113,7 +109,7 @@ class TensorBoardLogger:
             str(logged.folder / "tensorboard" / logged.cell.name),
             purge_step=done + 1 if done else None,
         )
-        description = tomli_w.dumps(logged.cell.describe()).replace("\n", "\n    ")
+        description = described(logged.cell).replace("\n", "\n    ")
         self._writer.add_text("description", f"    {description}", global_step=done)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
@@ -244,7 +240,7 @@ class LoggingObserver:
                         self._open.pop((cell, name)).finish({})
             except Exception as error:  # whatever a tool of others raises
                 del self._makers[name]
-                self._say(f"{name}: {type(error).__name__}: {error}; nothing more is logged to it")
+                self._say(f"{name}: {in_a_line(error)}; nothing more is logged to it")
 
 
 def find_loggers(names: Sequence[str], known: Mapping[str, MakeLogger]) -> dict[str, MakeLogger]:

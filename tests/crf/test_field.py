@@ -317,7 +317,7 @@ BAD: dict[str, Any] = {
     "steadiness": (lambda: ConsistencyEvidence(share=-1), "share -1"),
     "steadier than most": (
         lambda: ConsistencyEvidence(share=1.5),
-        r"share 1\.5: give a number in \[0, 1\]",
+        r"share 1\.5: give a number from 0 to 1",
     ),
     "opposition": (lambda: Opposition(vote_power=0), "vote_power 0"),
     "attraction": (lambda: Attraction(bandwidth=0), "bandwidth 0"),
@@ -332,7 +332,7 @@ BAD: dict[str, Any] = {
     ),
     "more answer than most": (
         lambda: ResponseEvidence(share=2),
-        r"share 2: give a number in \[0, 1\]",
+        "share 2: give a number from 0 to 1",
     ),
     "evidence's name": (lambda: EvidenceCRF(""), "evidence is '': give a text"),
     "chain": (lambda: Field(LABELS, Reliability(), persistence=1.0), "persistence 1.0"),

@@ -6,6 +6,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,7 @@ import pytest
 from PIL import Image
 
 from fedcrf import FedcrfError
-from fedcrf.data import DATASETS, load_dataset
-from fedcrf.data.sources import EmbeddedSource
+from fedcrf.data import DATASETS, load_dataset, sources
 
 WriteParquet = Callable[..., Path]
 
@@ -104,6 +104,43 @@ def test_image_size_resizes_bilinearly(write_parquet: WriteParquet, grey: np.nda
     assert dataset.image_shape == (1, 7, 7)
     resized = Image.fromarray(grey[2]).resize((7, 7), Image.Resampling.BILINEAR)
     assert np.array_equal(dataset.train.images[2, 0], np.asarray(resized))
+
+
+@pytest.mark.parametrize(("name", "count"), [("mine", "6"), ("digits", "1,437")])
+def test_images_larger_than_the_memory_are_refused_before_they_are_decoded(
+    write_parquet: WriteParquet, grey: np.ndarray, isolated: Path, name: str, count: str
+) -> None:
+    data = write_parquet("mine", "train.parquet", grey, LABELS)
+    message = (
+        rf"^{count} images of data set '{name}', decoded to 10000000x10000000 pixels, take [\d,.]+ "
+        r"GiB, and this machine has [\d,.]+ GiB of memory; give a smaller --image-size .*$"
+    )
+    with pytest.raises(FedcrfError, match=message) as raised:
+        load_dataset(name, data_dir=data, image_size=10_000_000)
+    assert "\n" not in str(raised.value)
+    assert not isolated.exists()
+
+
+@pytest.mark.parametrize(("bytes_there", "refused"), [(119, True), (120, False), (None, False)])
+def test_images_of_their_own_size_must_fit_into_the_memory(
+    write_parquet: WriteParquet,
+    grey: np.ndarray,
+    monkeypatch: pytest.MonkeyPatch,
+    bytes_there: int | None,
+    refused: bool,
+) -> None:
+    data = write_parquet("mine", "train.parquet", grey, LABELS)
+    monkeypatch.setattr(sources, "_memory", lambda: bytes_there)
+    with pytest.raises(FedcrfError, match="4x5 pixels") if refused else nullcontext():
+        load_dataset("mine", data_dir=data)
+
+
+def test_the_machine_says_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = sources._memory()
+    assert there is not None
+    assert there > 2**28
+    monkeypatch.delattr(os, "sysconf")
+    assert sources._memory() is None
 
 
 @pytest.mark.parametrize(
@@ -491,22 +528,6 @@ def test_digits() -> None:
     assert dataset.class_names == tuple("0123456789")
     assert dataset.train.images.max() == 16
     assert load_dataset("digits", image_size=16).image_shape == (1, 16, 16)
-
-
-def test_a_reader_that_was_written_anew_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
-    def ones() -> tuple[np.ndarray, np.ndarray]:
-        return np.ones((4, 2, 2), dtype=np.uint8), np.zeros(4, dtype=np.int64)
-
-    def twos() -> tuple[np.ndarray, np.ndarray]:
-        return np.full((4, 2, 2), 2, dtype=np.uint8), np.zeros(4, dtype=np.int64)
-
-    found = []
-    for read in (ones, twos):
-        monkeypatch.setattr(
-            "fedcrf.data.sources.DATASETS", {"made-up": EmbeddedSource("made up.", read)}
-        )
-        found.append(int(load_dataset("made-up").train.images.max()))
-    assert found == [1, 2]
 
 
 def test_digits_have_no_columns() -> None:

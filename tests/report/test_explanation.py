@@ -77,7 +77,7 @@ def honest(m: int = 6, d: int = 400) -> np.ndarray:
 def test_the_terms_make_the_reliability() -> None:
     record, rule = one_round(honest())
     for each in causes_of(record, rule):
-        score = sum(each.term(cause) for cause in SCORE_TERMS)
+        score = sum(factor * each.seen(cause) for cause, factor in SCORE_TERMS.items())
         assert 1 / (1 + math.exp(-score)) == pytest.approx(each.seen("reliability"), rel=1e-4)
     assert reliability(np.array([0.3]), np.array([2.0]), np.array([1.5])) == pytest.approx(
         1 / (1 + math.exp(-(2 * 0.3 - 2.0 - 0.5 * 1.5)))

@@ -13,7 +13,7 @@ from fedcrf.experiments.results import read_results
 from fedcrf.experiments.store import Course, Store
 from fedcrf.report.effects import last_verdicts
 from fedcrf.report.explanation import find_rounds
-from fedcrf.report.headline import Headline, distrusted_tile, headline_of
+from fedcrf.report.headline import Headline, distrusted_clients, headline_of
 from fedcrf.report.page import read_report, render
 
 
@@ -44,22 +44,26 @@ def test_the_result_stands_beside_fedavgs(finished: Path) -> None:
 def test_who_is_distrusted_is_told_with_the_attackers(attacked: Path) -> None:
     found = find_rounds(attacked, "crf-robust", 0)
     verdicts = last_verdicts(found.records, found.rule)
-    tile = distrusted_tile(found)
-    assert tile is not None
+    told = distrusted_clients(found)
+    assert told is not None
+    tile, said = told
     last = found.records[-1].round
     low = sum(each.is_low and last - each.since >= 2 for each in verdicts)
     assert tile.value == f"{low} of 4"
     assert f" of {len(found.attackers)} attacker" in tile.about
+    assert said == f"{low or 'none'} of 4 clients ({tile.about})"
 
 
 def test_a_client_that_lost_its_trust_just_now_is_not_yet_named(attacked: Path) -> None:
     found = find_rounds(attacked, "crf-robust", 0)
     last = found.records[-1]
     fallen = last.model_copy(update={"weight": [0.0, *last.weight[1:]]})
-    tile = distrusted_tile(Course("", [*found.records[:-1], fallen], found.rule))
-    assert tile is not None
+    told = distrusted_clients(Course("", [*found.records[:-1], fallen], found.rule))
+    assert told is not None
+    tile, said = told
     assert f"{last.clients[0]} since" not in tile.about
     assert "not counted: 2 for fewer than 3 rounds" in tile.about
+    assert said.endswith(f" of 4 clients ({tile.about})")
     assert last_verdicts([*found.records[:-1], fallen], found.rule)[0].is_low
 
 

@@ -44,7 +44,8 @@ def verdicts(
             }
         )
         records.append(each)
-        effects.append(Effects(factors={name: [value, 1.0] for name, value in seen.items()}))
+        factors = {name: [value, 1.0] for name, value in seen.items()}
+        effects.append(Effects(values={"trust": [1.0, 1.0]}, factors=factors))
     told = zip(records, verdicts_of(records, effects), strict=True)
     return [verdict for each, (verdict, _) in told if 7 in each.clients]
 

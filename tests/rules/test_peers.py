@@ -610,7 +610,7 @@ def test_byzfls_krum_chooses_another_client_for_its_one_neighbour_more(byzfl):
 def test_byzfls_multi_krum_is_the_mean_of_as_many_by_the_other_scores(byzfl, m, f):
     """It too keeps n − f, by the scores of n − f − 1 neighbours."""
     before, reports = sample(m, seed=f)
-    scores = krum_scores(Round({}, before, reports).geometry, f - 1)
+    scores = krum_scores(Round({}, before, reports).geometry.gram, f - 1)
     kept = [reports[i] for i in np.argsort(scores)[: m - f]]
     theirs = byzfl.MultiKrum(f=f)(matrix(reports))
     ours = flat(Uniform().aggregate({}, before, kept).state)

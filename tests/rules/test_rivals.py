@@ -24,12 +24,12 @@ from fedcrf.rules import (
     SignGuard,
     State,
 )
+from fedcrf.rules.base import Round as Given
 from fedcrf.rules.base import models_of
 from fedcrf.rules.dnc import drawn_columns
 from fedcrf.rules.foolsgold import foolsgold_weights
 from fedcrf.rules.signguard import largest_cluster
 from fedcrf.statistics import model_geometry
-from fedcrf.statistics.sums import update_norms
 from paper import baselines as slow
 from paper import rivals
 from rules.rounds import Round, assert_same, name_of, sample, spoilt, states
@@ -65,9 +65,9 @@ def test_products_are_those_of_the_vectors(values: dict[int, float], common: flo
     assert_allclose(geometry.origin_square, origin @ origin, atol=1e-13 * scale)
     cosines = [[rivals.cosine(a, b) for b in rows] for a in rows]
     assert_allclose(geometry.model_cosines[grid], cosines, atol=1e-12)
-    finite, lengths = update_norms([[slow.vector(r.state)] for r in reports], [origin])
-    assert_array_equal(finite, geometry.finite)
-    assert_allclose(lengths, geometry.norms, rtol=1e-9)
+    given = Given({}, before, reports)
+    assert_allclose(given.norms, geometry.norms, rtol=1e-9)
+    assert_array_equal(given.finite, geometry.finite)
     assert round_.reports is reports
 
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -142,6 +145,52 @@ def test_what_changes_from_round_to_round(device, settings) -> None:
             assert_same(networks[1], networks[0])
             for one, other in zip(*(momenta[client] for momenta in kept), strict=True):
                 torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+@pytest.fixture
+def captures(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """Stand in for a GPU that another thread uses during every capture; give the captures tried."""
+    tried: list[object] = []
+
+    @contextmanager
+    def capture(graph: object, stream: object) -> Iterator[None]:
+        tried.append(graph)
+        raise RuntimeError("CUDA error: operation failed due to a previous\nerror during capture")
+        yield
+
+    for name in ("CUDAGraph", "Stream", "current_stream"):
+        monkeypatch.setattr(torch.cuda, name, Mock())
+    for name in ("device", "stream"):
+        monkeypatch.setattr(torch.cuda, name, lambda _: nullcontext())
+    monkeypatch.setattr(torch.cuda, "graph", capture)
+    return tried
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [LocalTraining(batch_size=5), LocalTraining(0.1, batch_size=5, worker_momentum=0.9)],
+    ids=["sgd", "worker-momentum"],
+)
+def test_where_a_capture_fails_steps_are_taken_one_by_one(captures, settings, caplog) -> None:
+    """In that round and all later ones; it is said once."""
+    cpu = torch.device("cpu")
+    start = seeded_network(PLANS["small-cnn"], 0, cpu, SHAPE, CLASSES)
+    networks = copy.deepcopy(start), copy.deepcopy(start)
+    trainings = NetworkTraining(networks[0], settings), GraphTraining(networks[1], settings)
+    kept = [[torch.zeros_like(each) for each in start.parameters()] for _ in trainings]
+    for number in (1, 2):
+        losses = []
+        for training, momenta in zip(trainings, kept, strict=True):
+            own = momenta if settings.worker_momentum else None
+            passes = epochs(settings, 17, np.random.default_rng(number))
+            losses.append(training(examples(17, 0, cpu), Plain(), passes, own, number))
+        assert losses[0] == losses[1]
+        tensors = ([*networks[at].state_dict().values(), *kept[at]] for at in range(2))
+        assert all(map(torch.equal, *tensors))
+    assert len(captures) == 1
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "CUDA error: operation failed due to a previous error during capture" in said
+    assert "training goes on without graphs" in said
 
 
 def test_bfloat16_learns_alike(device) -> None:

@@ -20,7 +20,7 @@ from fedcrf.simulation.records import (
     RoundRecord,
     Seconds,
     brief,
-    evidence_of,
+    decided,
     in_order,
     reasons_of,
 )
@@ -153,8 +153,11 @@ def test_evidence_is_what_the_clients_reported_of_themselves() -> None:
     def report(client: int, **evidence: float) -> ClientReport:
         return ClientReport(client, {"w": np.ones(2)}, 5, evidence=evidence)
 
-    assert evidence_of([report(0), report(1)]) is None
-    found = evidence_of([report(0, a=1 / 3, b=1), report(4, a=math.inf), report(2, b=NAN)])
+    def recorded(*reports: ClientReport) -> Any:
+        return decided(reports, [each.client for each in reports], None)["evidence"]
+
+    assert recorded(report(0), report(1)) is None
+    found = recorded(report(0, a=1 / 3, b=1), report(4, a=math.inf), report(2, b=NAN))
     assert repr(found) == "{'a': [0.333333, inf, nan], 'b': [1.0, nan, nan]}"
 
 

@@ -367,13 +367,19 @@ def test_a_target_that_is_no_class_is_named_before_anybody_trains() -> None:
         ({"momentum": 0.9, "worker_momentum": 0.9}, "momentum 0.9 and worker_momentum 0.9: give"),
         ({"worker_momentum": 1.0}, r"worker_momentum 1.0: give a number in \[0, 1\)"),
         ({"worker_momentum": math.nan}, "worker_momentum"),
-        ({"weight_decay": -0.1}, "weight_decay -0.1: give 0 or more"),
+        ({"weight_decay": -0.1}, "weight_decay -0.1: give a number of 0 or more"),
         ({"weight_decay": math.inf}, "weight_decay inf"),
         ({"milestones": (3,)}, "milestones and learning_rate_decay: give both"),
         ({"learning_rate_decay": 0.5}, "milestones and learning_rate_decay: give both"),
         ({"milestones": (0,), "learning_rate_decay": 0.5}, "milestones 0: give a whole number, 1"),
-        ({"milestones": (3,), "learning_rate_decay": 0.0}, "learning_rate_decay 0.0: give a numb"),
-        ({"milestones": (3,), "learning_rate_decay": 1.5}, "learning_rate_decay 1.5: give a numb"),
+        (
+            {"milestones": (3,), "learning_rate_decay": 0.0},
+            "learning_rate_decay 0.0: give a number above 0 and up to 1",
+        ),
+        (
+            {"milestones": (3,), "learning_rate_decay": 1.5},
+            "learning_rate_decay 1.5: give a number above 0 and up to 1",
+        ),
     ],
 )
 def test_settings_that_cannot_be(settings: dict[str, Any], said: str) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, norms, unit
 from fedcrf.attacks.simple import SignFlip
 from fedcrf.attacks.statistical import ALIE, InnerProductManipulation, Opposed
-from fedcrf.checks import Count, Positive, Truth, number, one_of, whole
+from fedcrf.checks import Count, Fraction, NotNegative, Positive, Truth, number, one_of, whole
 from fedcrf.crf import RobustCRF
 from fedcrf.crf.window import curvature_response
 from fedcrf.rules import AggregationResult, ClientReport, Memory, plain_rule
@@ -70,9 +70,10 @@ class Aim:
 
     def value(self, forged: Sequence[ClientReport]) -> float:
         """Return the value of reports; −∞ if they keep too little weight."""
-        result = asked(self.scene, forged)
-        share = share_of(attackers_weight(self.scene, result), self._honest_weight)
-        kept = 1.0 if math.isnan(share) else share
+        result, honest = asked(self.scene, forged), self._honest_weight
+        kept = attackers_weight(self.scene, result) / honest if honest else 1.0
+        if math.isnan(kept):  # a rule without weights
+            kept = 1.0
         if kept < self.least_kept:
             return -math.inf
         return harm(self.scene, result) + self.patience * min(1.0, kept)
@@ -93,11 +94,6 @@ def attackers_weight(scene: Scene, result: AggregationResult) -> float:
     own = {report.client for report in scene.own}
     theirs = [report.client in own for report in scene.round_with(scene.own)]
     return float(result.weights[theirs].sum())
-
-
-def share_of(weight: float, whole: float) -> float:
-    """Return weight over whole; NaN if the whole is 0."""
-    return weight / whole if whole else math.nan
 
 
 def harm(scene: Scene, result: AggregationResult) -> float:
@@ -176,7 +172,7 @@ class Optimal(Attack, ABC):
     """
 
     evaluations: Count = 20
-    start: Annotated[float, number(0.0)] = 0.0
+    start: NotNegative = 0.0
     step: Positive = 10.0
     ratio: Annotated[float, number(0.5, 1.0)] = 0.8
 
@@ -248,9 +244,9 @@ class Adaptive(Attack):
     family: FamilyName = "all"
     evaluations: Annotated[int, whole(2)] = 12
     stretch: Annotated[float, number(1.0)] = 1.0
-    least_kept: Annotated[float, number(0.0, 1.0)] = 0.0
-    patience: Annotated[float, number(0.0)] = 0.0
-    faked_response: Annotated[float, number(0.0)] = 0.0
+    least_kept: Fraction = 0.0
+    patience: NotNegative = 0.0
+    faked_response: NotNegative = 0.0
     sketched: Truth = False
 
     fewest_honest: ClassVar[int] = 1
@@ -311,7 +307,7 @@ class Stealthy(Adaptive):
 
     family: FamilyName = "opposed"
     stretch: Annotated[float, number(1.0)] = 4.0
-    least_kept: Annotated[float, number(0.0, 1.0)] = 0.9
+    least_kept: Fraction = 0.9
 
 
 @dataclass(frozen=True)
@@ -322,7 +318,7 @@ class FalseResponse(Adaptive):
     since the step against the model's gains nothing.
     """
 
-    faked_response: Annotated[float, number(0.0)] = 1.0
+    faked_response: NotNegative = 1.0
 
 
 @dataclass(frozen=True)
@@ -362,9 +358,9 @@ class Opportunist(Adaptive):
     """
 
     until: Count = 1
-    tolerance: Annotated[float, number(0.0, 1.0)] = 0.01
+    tolerance: Fraction = 0.01
     pulsing: Truth = True
-    fallen: Annotated[float, number(0.0, 1.0)] = 0.5
+    fallen: Fraction = 0.5
 
     def _decided(self, scene: Scene) -> tuple[Sequence[ClientReport], Memory]:
         if not scene.active or not scene.num_attackers:
@@ -411,7 +407,8 @@ def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
 def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
     """Return the attackers' weight as a share of that without the memory; NaN without weights."""
     scenes = (scene, replace(scene, rule_memory={}))
-    return share_of(*(attackers_weight(each, asked(each, forged)) for each in scenes))
+    weight, untrusted = (attackers_weight(each, asked(each, forged)) for each in scenes)
+    return weight / untrusted if untrusted else math.nan
 
 
 @dataclass(frozen=True, eq=False)

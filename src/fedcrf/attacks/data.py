@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.attacks.base import DataAttack, Images, Labels, Scene, norms
-from fedcrf.checks import Count, Natural, Truth, check_positive, number
+from fedcrf.checks import Count, Finite, Fraction, Natural, NotNegative, Part, Truth, number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport
 
@@ -37,7 +37,7 @@ class LabelNoise(DataAttack):
         rate: Probability with which a label is drawn anew, uniformly from all classes.
     """
 
-    rate: Annotated[float, number(0.0, 1.0)] = 0.8
+    rate: Fraction = 0.8
     hides: Truth = False
 
     def poison(
@@ -56,7 +56,7 @@ class FeatureNoise(DataAttack):
         sd: Standard deviation of the Gaussian noise, in units of the pixels'.
     """
 
-    sd: Annotated[float, number(0.0)] = 1.0
+    sd: NotNegative = 1.0
     hides: Truth = False
 
     def poison(
@@ -82,7 +82,7 @@ class Backdoor(DataAttack):
     """
 
     target: Natural = 0
-    rate: Annotated[float, number(0.0, 1.0)] = 0.32
+    rate: Fraction = 0.32
     boost: Annotated[float, number(1.0)] = 1.0
     hides: Truth = False
 
@@ -158,7 +158,7 @@ class PixelPattern(Backdoor):
     lengths: ClassVar[str] = "size"
 
     size: Count | None = None
-    value: Annotated[float, number()] = 2.8
+    value: Finite = 2.8
 
     @abstractmethod
     def areas(self, height: int, width: int) -> list[Area]:
@@ -290,13 +290,12 @@ class EdgeCase(Backdoor):
     """
 
     target: Natural = 1
-    rate: Annotated[float, number(0.0, 1.0)] = 0.8
+    rate: Fraction = 0.8
     source: Natural = 0
-    tail: Annotated[float, number(0.0, 1.0)] = 0.1
+    tail: Part = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_positive("tail", self.tail)
         if self.source == self.target:
             raise FedcrfError(f"source {self.source}: it is the target too; give another class")
 

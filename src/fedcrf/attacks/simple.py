@@ -19,7 +19,7 @@ from fedcrf.attacks.base import (
     kept_by_client,
     unit,
 )
-from fedcrf.checks import number, whole
+from fedcrf.checks import Finite, Fraction, NotNegative, number, whole
 from fedcrf.rules import Memory
 
 
@@ -31,7 +31,7 @@ class SignFlip(Attack):
         factor: c, 0 or more.
     """
 
-    factor: Annotated[float, number(0.0)] = 1.0
+    factor: NotNegative = 1.0
 
     def updates(self, scene: Scene) -> Vector:
         """Return −c·u_i."""
@@ -46,7 +46,7 @@ class Scaling(Attack):
         factor: c, 0 or more.
     """
 
-    factor: Annotated[float, number(0.0)] = 50.0
+    factor: NotNegative = 50.0
 
     def updates(self, scene: Scene) -> Vector:
         """Return c·u_i."""
@@ -61,7 +61,7 @@ class GaussianNoise(Attack):
         sd: σ, 0 or more, in units of the model's weights.
     """
 
-    sd: Annotated[float, number(0.0)] = 1.0
+    sd: NotNegative = 1.0
 
     def updates(self, scene: Scene) -> Vector:
         """Return an own draw for each attacker."""
@@ -130,10 +130,10 @@ class PoisonedFL(Attack):
         least: What c does not fall below.
     """
 
-    factor: Annotated[float, number(0.0)] = 8.0
+    factor: NotNegative = 8.0
     period: Annotated[int, whole(2)] = 10
-    shrinkage: Annotated[float, number(0.0, 1.0)] = 0.7
-    least: Annotated[float, number(0.0)] = 0.5
+    shrinkage: Fraction = 0.7
+    least: NotNegative = 0.5
 
     remembers: ClassVar[bool] = True
 
@@ -199,10 +199,10 @@ class StatisticalMimicry(Attack):
         longest: What δ does not grow beyond.
     """
 
-    blend: Annotated[float, number(0.0, 1.0)] = 0.5
-    drift: Annotated[float, number(0.0)] = 0.1
+    blend: Fraction = 0.5
+    drift: NotNegative = 0.1
     growth: Annotated[float, number(1.0)] = 1.2
-    longest: Annotated[float, number(0.0)] = 2.0
+    longest: NotNegative = 2.0
 
     remembers: ClassVar[bool] = True
 
@@ -248,7 +248,7 @@ class InflatedCount(Attack):
     """
 
     factor: Annotated[float, number(1.0, 1e12)] = 10.0  # so that counts fit into 64 bits
-    update_factor: Annotated[float, number()] = 1.0
+    update_factor: Finite = 1.0
 
     def forge(self, scene: Scene) -> Forgery:
         """Return the attackers' own reports, with counts and updates multiplied."""

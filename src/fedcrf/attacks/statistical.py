@@ -6,7 +6,7 @@ import math
 from abc import abstractmethod
 from dataclasses import dataclass
 from statistics import NormalDist
-from typing import Annotated, ClassVar, Literal
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,8 +22,7 @@ from fedcrf.attacks.base import (
     unit,
     with_noise,
 )
-from fedcrf.checks import Count, is_number, number
-from fedcrf.errors import FedcrfError
+from fedcrf.checks import Count, Finite, Fraction, NotNegative, Part
 from fedcrf.rules import Memory
 from fedcrf.statistics import is_floating
 
@@ -41,7 +40,7 @@ class ALIE(Attack):
             know the others.
     """
 
-    z: Annotated[float, number()] | None = None
+    z: Finite | None = None
     estimate_from: Literal["honest", "attackers"] = "honest"
 
     def updates(self, scene: Scene) -> Vector:
@@ -102,9 +101,9 @@ class HybridSparse(Attack):
         z: How many standard deviations the others are moved by; by default `largest_z` of m and f.
     """
 
-    scale: Annotated[float, number()] = 1.5
-    share: Annotated[float, number(0.0, 1.0)] = 0.005
-    z: Annotated[float, number()] | None = None
+    scale: Finite = 1.5
+    share: Fraction = 0.005
+    z: Finite | None = None
 
     fewest_honest: ClassVar[int] = 2
     remembers: ClassVar[bool] = True
@@ -146,8 +145,8 @@ class InnerProductManipulation(Attack):
             send the same.
     """
 
-    epsilon: Annotated[float, number(0.0)] = 0.5
-    noise: Annotated[float, number(0.0)] = 0.0
+    epsilon: NotNegative = 0.5
+    noise: NotNegative = 0.0
 
     fewest_honest: ClassVar[int] = 1
 
@@ -169,7 +168,7 @@ class Opposed(Attack):
         cosine: c, from 0 to 1.
     """
 
-    cosine: Annotated[float, number(0.0, 1.0)] = 0.2
+    cosine: Fraction = 0.2
 
     fewest_honest: ClassVar[int] = 2
 
@@ -282,7 +281,7 @@ class Mimic(Attack):
     """
 
     warmup: Count = 10
-    noise: Annotated[float, number(0.0)] = 0.0
+    noise: NotNegative = 0.0
 
     fewest_honest: ClassVar[int] = 1
     remembers: ClassVar[bool] = True
@@ -335,17 +334,12 @@ class Drift(Attack):
         cosine: Of the first update, against the honest mean.
     """
 
-    curvature: float = 0.05
-    length: Annotated[float, number(0.0)] = 2.0
-    cosine: Annotated[float, number(0.0, 1.0)] = 0.0
+    curvature: Part = 0.05
+    length: NotNegative = 2.0
+    cosine: Fraction = 0.0
 
     fewest_honest: ClassVar[int] = Opposed.fewest_honest
     remembers: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not is_number(self.curvature) or not 0.0 < self.curvature <= 1.0:
-            raise FedcrfError(f"curvature {self.curvature}: give a number above 0 and up to 1")
 
     def forge(self, scene: Scene) -> Forgery:
         """Fix goals, where there is none; see `Attack.forge`."""

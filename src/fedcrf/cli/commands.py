@@ -135,17 +135,16 @@ def run(
     ] = False,
 ) -> None:
     """Run methods × seeds on one data set and partition; go on where an earlier run stopped."""
-    import tomli_w
-
     from fedcrf.experiments.settings import read_toml, setting
     from fedcrf.experiments.spec import default_folder
+    from fedcrf.experiments.store import described
     from fedcrf.experiments.study import Study
 
-    described = () if run_file is None else (read_toml(run_file),)
-    study = Study(described, settings=(said, *(setting(text) for text in settings or [])))
+    base = () if run_file is None else (read_toml(run_file),)
+    study = Study(base, settings=(said, *(setting(text) for text in settings or [])))
     ((_, spec),) = study.points
     if describe:
-        print(tomli_w.dumps(spec.describe()), end="")
+        print(described(spec), end="")
         return
     runs = study.runs(output or default_folder(spec))
     ((_, store),) = runs
@@ -196,7 +195,8 @@ def reproduce(
     names = paper.PAPER_METHODS if methods is None else parse_names("--methods", methods)
     datasets = None if dataset == "all" else parse_names("--dataset", dataset)
     chosen = paper.chosen_columns(which, datasets)
-    paper.check_tables_folder(output)
+    whole = paper.paper_study(paper.chosen_columns())
+    whole.check_folder(output, "table-noniid.csv", "tables of the paper")
     runs = paper.paper_study(chosen, names, parse_seeds(seeds)).runs(output)
     failed: list[CellFailed] = []
     changed: list[Store] = []
@@ -207,7 +207,7 @@ def reproduce(
             for spec, store in runs
             if display.ran(spec) or not (store.path / "results.md").exists()
         ]
-    cells = table(output, paper.paper_study(paper.chosen_columns()))
+    cells = table(output, whole)
     print_tables(paper.all_tables(cells))
     for line in paper.cell_notices(cells):
         say(line)
@@ -245,17 +245,14 @@ def sweep(
     from fedcrf.experiments.analysis.conditions import sweep_table, write_sweep
     from fedcrf.experiments.results import table
     from fedcrf.experiments.settings import read_toml, setting
-    from fedcrf.experiments.store import check_free
     from fedcrf.experiments.study import Study, parse_axis
 
-    described = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_toml(run_file)]
+    base = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_toml(run_file)]
     chosen = tuple(setting(text) for text in settings or [])
     axes = tuple(parse_axis(text) for text in over)
-    study = Study((*described, said), axes, chosen)
-    runs = study.runs(output)
-    if not any(path.exists() for path in (output / "sweep.csv", *(each.path for _, each in runs))):
-        check_free(output, "sweep.csv", "sweep")
-    failed, _ = _carry_out(runs, place)
+    study = Study((*base, said), axes, chosen)
+    study.check_folder(output, "sweep.csv", "sweep")
+    failed, _ = _carry_out(study.runs(output), place)
     results = table(output, study)
     print_tables([sweep_table(study, results)], "latex" if latex else "terminal")
     with _failing(failed):

@@ -53,9 +53,6 @@ class ClientCRF(Settings):
         sketch_seed: Seed of the sketches' signs, which must stay secret. Where left out, servers
             in Flower and NVFlare draw a secret one; elsewhere it is 0, so that runs repeat.
 
-    Raises:
-        FedcrfError: A setting outside its range.
-
     References:
         Fenoglio, Kirilenko, Gjoreski, Langheinrich, "Federated Learning with Energy-Based
         Structured Probabilistic Inference", Method section and algorithm 1.

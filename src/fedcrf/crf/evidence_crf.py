@@ -42,13 +42,8 @@ class EvidenceCRF(Settings):
     client that reports less than the others gains nothing, and one that reports nothing finite has
     f_i = 1.
 
-    The softening s protects honest clients. Where most losses are near 0, or reported to be, their
-    median deviation is too. An honest client with few examples or rare labels, up to 1.5 nats above
-    the median in the first rounds, would then lose its weight; the model would not learn its
-    labels, and its loss would stay. The default of 0.55 nats is a quarter of the loss of guessing
-    among ten classes. It lies between the excess that an honest client keeps (mostly below 0.3
-    after ten rounds, 0.9 after five where it alone holds a class) and that of a client with three
-    in ten labels drawn at random (1.2 to 1.8).
+    The softening s protects honest clients where most losses are near 0. The default lies between
+    their excess (mostly below 0.3 nats) and that of three in ten labels drawn at random (1.2).
 
     It is also the prior of its field, P_i(q) as that of `Reliability` with f_i in the place of ρ_i;
     with the labels {0, 1} the expected label is f_i.
@@ -60,9 +55,6 @@ class EvidenceCRF(Settings):
             nats).
         evidence_strength: κ, how steeply the weight falls beyond the threshold.
         evidence_limit: The largest evidence; the weight falls to exp(−limit) of the share at most.
-
-    Raises:
-        FedcrfError: A setting outside its range.
 
     Examples:
         >>> import numpy as np

@@ -59,9 +59,6 @@ class Field(Settings):
         iterations: R ≥ 0, parallel mean-field updates.
         damping: Share of the marginals that an update keeps, in [0, 1).
 
-    Raises:
-        FedcrfError: A setting outside its range.
-
     Examples:
         A part of your own needs one method.
 

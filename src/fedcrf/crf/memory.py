@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import numbers
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from functools import cached_property
-from itertools import islice
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,30 +26,28 @@ class Plain(NamedTuple):
     Attributes:
         dtype: Its dtype; as given, any of whole numbers, or any real one.
         axes: A letter or a number for each: k clients, T paths, L labels, sketches of s numbers.
-        attribute: The attribute of `Row` or `Path` that is stacked; none for other arrays.
     """
 
     dtype: type[np.generic]
     axes: str
-    attribute: str = ""
 
 
 ARRAYS: Mapping[str, Plain] = {
     "layout": Plain(np.int64, "4"),
     "labels": Plain(np.float64, "L"),
-    "clients": Plain(np.int64, "k"),  # identities, rising, in the order of the next four
-    "beliefs": Plain(np.float64, "kL", "belief"),
-    "sketches": Plain(np.float32, "ks", "sketch"),
-    "before": Plain(np.float32, "ks", "before"),
-    "rounds": Plain(np.int64, "k"),  # each client's row of the next four
-    "positions": Plain(np.float64, "Ts", "position"),  # of each path, the longest ago first
-    "earlier": Plain(np.float64, "Ts", "earlier"),
-    "counts": Plain(np.int64, "T", "count"),
-    "last": Plain(np.int64, "T", "last"),
+    "clients": Plain(np.int64, "k"),
+    "beliefs": Plain(np.float64, "kL"),
+    "sketches": Plain(np.float32, "ks"),
+    "before": Plain(np.float32, "ks"),
+    "rounds": Plain(np.int64, "k"),
+    "positions": Plain(np.float64, "Ts"),
+    "earlier": Plain(np.float64, "Ts"),
+    "counts": Plain(np.int64, "T"),
+    "last": Plain(np.int64, "T"),
     "expected": Plain(np.float64, "s"),
     "window": Plain(np.float64, "5"),
 }
-"""What is not stacked is an attribute of `ClientMemory`, or follows from its rows."""
+"""`ClientMemory` says what they are."""
 
 ADDED = ("before", "earlier", "counts", "last", "window")
 """Those that memories of version 0.1 lack, which knows no windows."""
@@ -62,67 +58,39 @@ MOST_ROUNDS = 1 << 62
 LARGEST_SKETCHED = 1e30
 """Larger numbers in a sketch count as this one, so that float64 holds their squares."""
 
-
-@dataclass(frozen=True, eq=False)
-class Path:
-    """The global models that some clients started from, averaged over a window of rounds.
-
-    Clients that took part in the same rounds share one.
-
-    Attributes:
-        position: (s,) float64 sketch of the recent average; see `fedcrf.crf.window`.
-        earlier: (s,) float64 sketch of the average before it; NaN after the first round.
-        count: The rounds in which these clients took part.
-        last: The number of the last of them among all rounds, from 1.
-    """
-
-    position: NDArray[np.float64]
-    earlier: NDArray[np.float64]
-    count: int
-    last: int
-
-
-@dataclass(frozen=True, eq=False)
-class Row:
-    """What is remembered of one client, from the round in which it last took part.
-
-    Attributes:
-        belief: (L,) float64 marginals.
-        sketch: (s,) float32 sketch of the recent average of its updates; see `fedcrf.crf.window`.
-        before: (s,) float32 sketch of the average before it; NaN after the first round.
-        path: The models that it started from.
-    """
-
-    belief: NDArray[np.float64]
-    sketch: NDArray[np.float32]
-    before: NDArray[np.float32]
-    path: Path
+NEW = -1
+"""The row of a client that is not remembered, and of its path."""
 
 
 @dataclass(frozen=True, eq=False)
 class ClientMemory(Mapping[str, NDArray[Any]]):
-    """A table with a row for each of k clients, and as a mapping its plain arrays, `ARRAYS`.
+    """A table with a row for each of k clients, as of the round in which it last took part.
 
-    An array is stacked only when it is read by name: a row takes 4 KiB where s = 512, and a round
-    replaces the rows of its own clients alone.
+    The global models that a client started from, averaged over a window of rounds, are its path.
+    Clients that took part in the same rounds share one, so that there are T paths.
+
+    As a mapping it hands out copies: what is written into them changes nothing here.
 
     Attributes:
-        layout: (4,) int64; numbers in the model d, sketch size s, sketch seed, and 1 where the
-            model is given every round. A memory with another layout is of another federation.
-        labels: (L,) float64, the labels of the beliefs. With others it is of another rule.
-        rows: The rows by identity, the longest absent first; of one round the smaller first.
-        expected: (s,) float64 sketch of the next global model, if nothing but the rule moves it.
-        window: Of the next round.
+        arrays: By name.
+
+            - layout: Numbers in the model d, sketch size s, sketch seed, and 1 where the model is
+              given every round. A memory with another layout is of another federation.
+            - labels: The labels of the beliefs. With others the memory is of another rule.
+            - clients: The identities, rising, in the order of the next four.
+            - beliefs: The marginals.
+            - sketches: Of the recent averages of the clients' updates; see `fedcrf.crf.window`.
+            - before: Of the averages before them; NaN after a client's first round.
+            - rounds: Each client's path, its row of the next four.
+            - positions: Sketches of the paths' recent averages, the longest ago first.
+            - earlier: Of the averages before them; NaN after the first round.
+            - counts: The rounds in which a path's clients took part.
+            - last: The number of the last of them among all rounds, from 1.
+            - expected: Sketch of the next global model, if nothing but the rule moves it.
+            - window: The `Window` of the next round.
     """
 
-    layout: NDArray[np.int64]
-    labels: NDArray[np.float64]
-    rows: Mapping[int, Row]
-    expected: NDArray[np.float64]
-    window: Window
-
-    __eq__ = object.__eq__  # a mapping would compare arrays
-    __hash__ = object.__hash__
+    arrays: Arrays
 
     @classmethod
     def of(
@@ -138,13 +106,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         Raises:
             FedcrfError: It is the memory of another rule or federation, or it is damaged.
         """
-        new = cls(
-            layout=np.array(layout, dtype=np.int64),
-            labels=np.array(labels, dtype=np.float64),
-            rows={},
-            expected=np.zeros(layout[1]),
-            window=Window(),
-        )
+        new = cls._without_clients(layout, labels)
         if memory is not None and not isinstance(memory, Mapping):
             raise FedcrfError(
                 f"the memory is a {type(memory).__name__}: give the memory that the round before "
@@ -153,7 +115,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if not memory:
             return new
         if isinstance(memory, cls):
-            memory._check_settings(new)
+            _check_settings(memory.arrays, new.arrays)
             return memory
         names = set(memory) - {"longest"}  # earlier versions had the longest norm
         if names not in (set(ARRAYS), set(ARRAYS) - set(ADDED)):
@@ -167,76 +129,67 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             "give the one this rule handed back, or none to begin anew"
         )
         try:
-            arrays = _of_today({name: as_numpy(memory[name]) for name in names})
+            given = _of_today({name: as_numpy(memory[name]) for name in names})
         except NO_ARRAY:
             raise damaged from None
-        if arrays["layout"].shape != new.layout.shape:
+        if given["layout"].shape != new.arrays["layout"].shape:
             raise damaged
-        given = replace(new, layout=arrays["layout"], labels=arrays["labels"])
-        given._check_settings(new)
-        if not _fit_together(arrays, new):
+        _check_settings(given, new.arrays)
+        if not _fit_together(given, new.arrays):
             raise damaged
         with np.errstate(over="ignore"):  # what a dtype does not hold becomes infinite
-            own = {name: np.asarray(arrays[name], each.dtype) for name, each in ARRAYS.items()}
-        if not _hold_values(own):
+            copies = {name: np.array(given[name], each.dtype) for name, each in ARRAYS.items()}
+        if not _hold_values(copies):
             raise damaged
-        window = Window(*own["window"].tolist())
-        return replace(given, rows=_rows(own), expected=own["expected"], window=window)
+        return cls(copies)
+
+    @classmethod
+    def _without_clients(cls, layout: Sequence[int], labels: Sequence[float]) -> ClientMemory:
+        """Return the memory before the first round."""
+        lengths = {"4": 4, "5": 5, "L": len(labels), "s": layout[1], "k": 0, "T": 0}
+        zeros = {
+            name: np.zeros([lengths[axis] for axis in each.axes], each.dtype)
+            for name, each in ARRAYS.items()
+        }
+        return cls(
+            {
+                **zeros,
+                "layout": np.array(layout, np.int64),
+                "labels": np.array(labels, np.float64),
+                "window": np.array(Window()),
+            }
+        )
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a plain array, made anew and for the caller to keep."""
-        of_clients = ARRAYS[name].axes[0] == "k"
-        if not of_clients and not ARRAYS[name].attribute:
-            return np.array(getattr(self, name))
-        clients, paths = sorted(self.rows), _paths(self.rows.values())
-        if name == "clients":
-            return np.array(clients, dtype=np.int64)
-        rows = [self.rows[client] for client in clients]
-        if name == "rounds":
-            return _rounds(rows, paths)
-        return self._stacked(name, rows if of_clients else paths)
+        """Return a copy of a plain array."""
+        return self.arrays[name].copy()
 
     def __iter__(self) -> Iterator[str]:
         """Yield the names of the plain arrays."""
-        return iter(ARRAYS)
+        return iter(self.arrays)
 
     def __len__(self) -> int:
         """Return the number of plain arrays."""
-        return len(ARRAYS)
+        return len(self.arrays)
 
-    @cached_property
-    def _lengths(self) -> dict[str, int]:
-        """The lengths of the axes that do not depend on how many clients are remembered."""
-        return {"4": 4, "5": 5, "L": len(self.labels), "s": len(self.expected)}
-
-    def _stacked(self, name: str, parts: Collection[Row | Path]) -> NDArray[Any]:
-        """Return one attribute of rows or paths as an array of its own."""
-        dtype, axes, attribute = ARRAYS[name]
-        shape = [len(parts), *(self._lengths[axis] for axis in axes[1:])]
-        return np.array([getattr(part, attribute) for part in parts], dtype).reshape(shape)
-
-    @cached_property
-    def _new_row(self) -> Row:
-        """The row of a client that is new."""
-        unknown = np.full(len(self.expected), np.nan)
-        return Row(
-            belief=np.full(len(self.labels), np.nan),
-            sketch=unknown.astype(np.float32),
-            before=unknown.astype(np.float32),
-            path=Path(unknown, unknown, count=0, last=0),
-        )
+    @property
+    def window(self) -> Window:
+        """The window of the next round."""
+        return Window(*self.arrays["window"].tolist())
 
     def gather(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.float64], Averages]:
         """Return the beliefs and averages of these (m,) identities; NaN of new clients."""
-        rows = [self.rows.get(client) or self._new_row for client in clients.tolist()]
-        paths = _paths(rows)
-        return self._stacked("beliefs", rows), Averages(
-            np.array([row.sketch for row in rows], np.float64),
-            np.array([row.before for row in rows], np.float64),
-            self._stacked("positions", paths),
-            self._stacked("earlier", paths),
-            self._stacked("counts", paths),
-            _rounds(rows, paths),
+        kept = self.arrays
+        row_of = {client: row for row, client in enumerate(kept["clients"].tolist())}
+        rows = np.array([row_of.get(client, NEW) for client in clients.tolist()], np.int64)
+        paths, rounds = np.unique(_rows_at(kept["rounds"], rows, NEW), return_inverse=True)
+        return _rows_at(kept["beliefs"], rows), Averages(
+            updates=_rows_at(kept["sketches"], rows),
+            before=_rows_at(kept["before"], rows),
+            positions=_rows_at(kept["positions"], paths),
+            earlier=_rows_at(kept["earlier"], paths),
+            counts=_rows_at(kept["counts"], paths, 0),
+            rounds=rounds,
         )
 
     def scatter(
@@ -260,85 +213,62 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             most: Clients to remember, or m where that is more. The longest absent are forgotten
                 first.
         """
-        rows = dict(self.rows)
-        number = 1 + (next(reversed(rows.values())).path.last if rows else 0)
-        for client in clients.tolist():
-            rows.pop(client, None)  # so that it comes last
-        rows |= _rows(
-            {
-                "clients": clients,
-                "beliefs": beliefs,
-                "sketches": as_remembered(averages.updates),
-                "before": as_remembered(averages.before),
-                "rounds": averages.rounds,
-                "positions": averages.positions,
-                "earlier": averages.earlier,
-                "counts": averages.counts,
-                "last": np.full_like(averages.counts, number),
-            }
-        )
-        surplus = len(rows) - max(most, len(clients))
-        if surplus > 0:
-            rows = dict(islice(rows.items(), surplus, None))
-        return replace(self, rows=rows, expected=expected, window=window)
+        kept = self.arrays
+        number = 1 + kept["last"].max(initial=0)
+        new = {
+            "clients": clients,
+            "beliefs": beliefs,
+            "sketches": as_remembered(averages.updates),
+            "before": as_remembered(averages.before),
+            "rounds": len(kept["last"]) + averages.rounds,
+            "positions": averages.positions,
+            "earlier": averages.earlier,
+            "counts": averages.counts,
+            "last": np.full_like(averages.counts, number),
+        }
+        joined = {name: np.concatenate([kept[name], rows]) for name, rows in new.items()}
+        current = np.append(self._absent(clients), np.ones(len(clients), np.bool_))
+        order = np.lexsort((joined["clients"], joined["last"][joined["rounds"]]))
+        latest = order[current[order]][-max(most, len(clients)) :]
+        rows = latest[np.argsort(joined["clients"][latest])]
+        paths, rounds = np.unique(joined["rounds"][rows], return_inverse=True)
+        chosen = {"k": rows, "T": paths}
+        after = {name: array[chosen[ARRAYS[name].axes[0]]] for name, array in joined.items()}
+        after |= {"rounds": rounds, "expected": expected, "window": np.array(window)}
+        return ClientMemory({**kept, **after})
 
     def trusts_absent(self, clients: NDArray[np.int64], least: float) -> bool:
         """Return whether a client not among these has an expected label of at least ``least``."""
-        present = set(clients.tolist())
-        return any(
-            row.belief @ self.labels >= least
-            for client, row in self.rows.items()
-            if client not in present
+        expected_label = np.vecdot(self.arrays["beliefs"], self.arrays["labels"])
+        return bool((expected_label[self._absent(clients)] >= least).any())
+
+    def _absent(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return (k,) bool: who is remembered and not among these."""
+        return ~np.isin(self.arrays["clients"], clients)
+
+
+def _rows_at(array: NDArray[Any], rows: NDArray[np.int64], fill: float = np.nan) -> NDArray[Any]:
+    """Return the rows of an array at these places, in the dtype of what stands for `NEW` ones."""
+    found = np.full((len(rows), *array.shape[1:]), fill)
+    known = rows != NEW
+    found[known] = array[rows[known]]
+    return found
+
+
+def _check_settings(arrays: Arrays, like: Arrays) -> None:
+    """Raise a `FedcrfError` where layout or labels differ from another memory's."""
+    parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
+    settings = ([*each["layout"].tolist(), each["labels"].tolist()] for each in (arrays, like))
+    other = "; ".join(
+        f"another {name}" if "seed" in name else f"{name} {kept}, here {here}"  # it is secret
+        for name, kept, here in zip(parts, *settings, strict=True)
+        if kept != here
+    )
+    if other:
+        raise FedcrfError(
+            f"the memory is of another federation or of other settings ({other}): "
+            "give the one this rule handed back, or the same settings, or none"
         )
-
-    def _check_settings(self, like: ClientMemory) -> None:
-        """Raise a `FedcrfError` where layout or labels differ from another's."""
-        parts = ("model size", "sketch size", "sketch seed", "model given", "labels")
-        settings = ([*each.layout.tolist(), each.labels.tolist()] for each in (self, like))
-        other = "; ".join(
-            f"another {name}" if "seed" in name else f"{name} {kept}, here {here}"  # it is secret
-            for name, kept, here in zip(parts, *settings, strict=True)
-            if kept != here
-        )
-        if other:
-            raise FedcrfError(
-                f"the memory is of another federation or of other settings ({other}): "
-                "give the one this rule handed back, or the same settings, or none"
-            )
-
-
-def _paths(rows: Iterable[Row]) -> dict[Path, int]:
-    """Return the different paths of rows, in the order of the rows, and the place of each."""
-    paths = dict.fromkeys(row.path for row in rows)
-    return {path: place for place, path in enumerate(paths)}
-
-
-def _rounds(rows: Iterable[Row], paths: Mapping[Path, int]) -> NDArray[np.int64]:
-    """Return the place of each row's path among the paths."""
-    return np.array([paths[row.path] for row in rows], dtype=np.int64)
-
-
-def _rows(arrays: Arrays) -> dict[int, Row]:
-    """Return the rows of plain arrays in their order: copies, since views keep whole arrays."""
-    rounds, last = arrays["rounds"], arrays["last"]
-    paths = {
-        path: Path(
-            arrays["positions"][path].copy(),
-            arrays["earlier"][path].copy(),
-            int(arrays["counts"][path]),
-            int(last[path]),
-        )
-        for path in set(rounds.tolist())
-    }
-    return {
-        int(arrays["clients"][place]): Row(
-            arrays["beliefs"][place].copy(),
-            arrays["sketches"][place].copy(),
-            arrays["before"][place].copy(),
-            paths[int(rounds[place])],
-        )
-        for place in np.lexsort((arrays["clients"], last[rounds])).tolist()
-    }
 
 
 def _of_today(arrays: dict[str, NDArray[Any]]) -> Arrays:
@@ -362,16 +292,19 @@ def _of_today(arrays: dict[str, NDArray[Any]]) -> Arrays:
     return arrays
 
 
-def _fit_together(arrays: Arrays, like: ClientMemory) -> bool:
-    """Return whether plain arrays have the dtypes and axes of `ARRAYS`."""
-    lengths = dict(like._lengths)
-    for name, (dtype, axes, _) in ARRAYS.items():
+def _fit_together(arrays: Arrays, like: Arrays) -> bool:
+    """Return whether plain arrays have the dtypes and axes of `ARRAYS`.
+
+    All lengths but those of clients and paths are another memory's.
+    """
+    free: dict[str, int] = {}
+    for name, (dtype, axes) in ARRAYS.items():
         array = arrays[name]
         kinds = "iu" if dtype is np.int64 else "iuf"
         if array.dtype.kind not in kinds or array.ndim != len(axes):
             return False
-        for axis, length in zip(axes, array.shape, strict=True):
-            if lengths.setdefault(axis, length) != length:
+        for axis, length, fixed in zip(axes, array.shape, like[name].shape, strict=True):
+            if length != (free.setdefault(axis, length) if axis in "kT" else fixed):
                 return False
     return True
 

@@ -119,9 +119,6 @@ class RobustCRF(Settings):
             them can make updates whose sketches mislead. Where left out, servers in Flower and
             NVFlare draw a secret one; elsewhere it is 0, so that runs repeat.
 
-    Raises:
-        FedcrfError: A setting outside its range.
-
     Examples:
         Clients pull towards points of their own; the last two push the model away from there.
 
@@ -277,16 +274,10 @@ class RobustCRF(Settings):
         memory: Arrays | None = None,
         evidence: Evidence | None = None,
     ) -> Posterior:
-        """Infer as `infer` does, from statistics and sketches of the updates.
+        """Infer as `infer` does, from statistics and (m, sketch_size) sketches of the updates.
 
-        Args:
-            statistics: Of `fedcrf.statistics.update_statistics`.
-            num_examples: (m,) training examples n_i.
-            sketches: (m, sketch_size) sketches of the updates.
-            position: (sketch_size,) sketch of the global model.
-            clients: As for `infer`.
-            memory: As for `infer`.
-            evidence: As for `infer`.
+        ``statistics`` are those of `fedcrf.statistics.update_statistics`. ``position`` is the
+        (sketch_size,) sketch of the global model. Other arguments are those of `infer`.
         """
         finite = statistics.finite
         claimed = base_weights(num_examples, finite)
@@ -296,28 +287,28 @@ class RobustCRF(Settings):
         seed, given = self.sketch_seed or 0, position is not None
         layout = (statistics.dimension, self.sketch_size, seed, given)
         past = ClientMemory.of(memory, layout, self.labels)
-        position = past.expected if position is None else position
-        position = np.clip(position, -LARGEST_SKETCHED, LARGEST_SKETCHED)
-        # Rounded, so that a repeated update has not changed.
-        sketches = as_remembered(sketches).astype(np.float64)
-        sketches[~finite] = np.nan
         window = past.window._replace(length=min(past.window.length, self.longest_window))
-        beliefs, averages = past.gather(who)
-        averages = averages.after(sketches, position, window.length)
-        remembered = beliefs @ past.labels
+        beliefs, recalled = past.gather(who)
+        remembered = beliefs @ past.arrays["labels"]
+        start = past.arrays["expected"] if position is None else position
+        start = np.clip(start, -LARGEST_SKETCHED, LARGEST_SKETCHED)
+        # Rounded, so that a repeated update has not changed.
+        rounded = as_remembered(sketches).astype(np.float64)
+        rounded[~finite] = np.nan
+        averages = recalled.after(rounded, start, window.length)
 
         # Look at the round, and infer.
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = 1.0 if reported is None else reported.expected_label
-        averaged = statistics
+        looked_at = statistics
         if window.length > 1.0:
-            averaged = replace(statistics, gram=averages.updates @ averages.updates.T)
+            looked_at = replace(statistics, gram=averages.updates @ averages.updates.T)
         measured = self._compared(averages)
         response = measured[ResponseEvidence.cause]
-        counted, sizes = self._counted(claimed, averaged.norms, response)
+        counted, sizes = self._counted(claimed, looked_at.norms, response)
         found = self.field.infer(
             Observation(
-                averaged,
+                looked_at,
                 num_examples=counted,
                 measured=measured,
                 before=beliefs,
@@ -331,29 +322,31 @@ class RobustCRF(Settings):
         trust = found.expected_label * credit
         copies = np.where(finite, votes(statistics.cosines, COPY_POWER), np.nan)
         base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
-        decided = trusted_weights(base, trust, self.unknown_label, self.trust_floor)
+        weights, fell_back, share, kept_reason = trusted_weights(
+            base, trust, self.unknown_label, self.trust_floor
+        )
         longest = self.clip * median(statistics.norms[finite]) * math.sqrt(window.length)
         clip = clip_factors(statistics.norms, finite, longest)
 
         # Remember.
         learnt, enough = found.marginals, self.trust_floor * self.unknown_label
-        if decided.kept_reason is not None and past.trusts_absent(who, enough):
+        if kept_reason is not None and past.trusts_absent(who, enough):
             # While the model stays, nobody is tested: trust may fall, but it does not rise, if
             # there is anybody else to wait for.
             risen = found.expected_label > remembered
             learnt = np.where(risen[:, None], beliefs, learnt)
         present = slice(None) if finite.all() else finite  # all rows, without a copy
-        moved = (decided.weights * clip)[present] @ sketches[present]
+        moved = (weights * clip)[present] @ rounded[present]
         kept = past.scatter(
             who[present],
             learnt[present],
             averages.of_clients(present),
-            expected=position + moved,
+            expected=start + moved,
             window=window.after(averages.response, self.longest_window),
             most=self.remember,
         )
         return Posterior(
-            weights=decided.weights,
+            weights=weights,
             base_weights=base,
             trust=trust,
             marginals=found.marginals,
@@ -371,32 +364,33 @@ class RobustCRF(Settings):
             clip=clip,
             excluded=~finite,
             overflowed=statistics.overflowed,
-            fell_back=decided.fell_back,
+            fell_back=fell_back,
             memory=kept,
-            trusted_share=decided.share,
-            kept_reason=decided.kept_reason,
+            trusted_share=share,
+            kept_reason=kept_reason,
         )
 
     def _compared(self, averages: Averages) -> dict[str, Vector]:
         """Return by cause what the field's parts measure between rounds."""
+        measured = {}
+        for part in self.field.linear_parts:
+            compared = part.compare(averages) if isinstance(part, MeasuredEvidence) else None
+            if compared is not None:
+                measured[part.cause] = compared
         response = averages.response
-        if not median(response[np.isfinite(response)]) < 0.0:
-            # Nobody responds yet; a longer window will show who does.
-            response = np.full_like(response, np.nan)
-        measured = {
-            part.cause: compared
-            for part in self.field.linear_parts
-            if isinstance(part, MeasuredEvidence)
-            and (compared := part.compare(averages)) is not None
-        }
-        return {**measured, ResponseEvidence.cause: response}
+        somebody_responds = median(response[np.isfinite(response)]) < 0.0
+        # As long as nobody does, a longer window will show who does.
+        unknown = np.full_like(response, np.nan)
+        measured[ResponseEvidence.cause] = response if somebody_responds else unknown
+        return measured
 
     def _counted(
         self, claimed: Vector, norms: Vector, response: Vector
     ) -> tuple[Vector, Vector | None]:
         """Return the shares of examples that count, and the clients' sizes where they matter.
 
-        An update's length supports n_i·exp(z_i/a) examples, with the length excess z_i.
+        An update's length supports n_i·exp(z_i/a) examples, with the length excess z_i. A client
+        that responds is believed up to a multiple of these, another up to one of the median.
         """
         held = claimed > 0
         if not held.any():
@@ -409,12 +403,12 @@ class RobustCRF(Settings):
         excess = np.zeros(len(claimed))
         excess[held] = length_excess(norms[held], claimed[held], NORM_EXPONENT) / NORM_EXPONENT
 
-        def believed(most: float) -> Vector:
-            supported = claimed * np.exp(np.minimum(0.0, excess + math.log(most)))
-            return np.where(responds, supported, np.minimum(claimed, most * typical))
+        def up_to(multiple: float) -> Vector:
+            by_length = claimed * np.exp(np.minimum(0.0, excess + math.log(multiple)))
+            return np.where(responds, by_length, np.minimum(claimed, multiple * typical))
 
-        counted, sized = believed(COUNT_CAP), believed(1.0)
-        return counted / counted.sum(), sized / median(sized[sized > 0])
+        counted, sizes = up_to(COUNT_CAP), up_to(1.0)
+        return counted / counted.sum(), sizes / median(sizes[sizes > 0])
 
     def _counted_parts(self, claimed: Vector, counted: Vector) -> dict[str, Vector]:
         """Return the cause ``counted``, which part of a claim counts, where some do not in full."""

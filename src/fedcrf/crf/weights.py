@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -49,26 +48,9 @@ def refined_weights(base: Vector, expected_label: Vector) -> tuple[Vector, bool]
     return base.copy(), bool(base.any())
 
 
-@dataclass(frozen=True, eq=False)
-class TrustedWeights:
-    """The weights of a round, which are all 0 where its clients are hardly trusted.
-
-    Attributes:
-        weights: (m,) float64; α ∝ βq̄, all 0 where the share is below the floor.
-        fell_back: Whether the weights are β, because Σβq̄ is numerically zero.
-        share: Σβq̄ as a multiple of the trust in a new client; NaN where all β are 0.
-        kept_reason: Why all weights are 0 though some β is not; None otherwise.
-    """
-
-    weights: Vector
-    fell_back: bool
-    share: float
-    kept_reason: str | None
-
-
 def trusted_weights(
     base: Vector, expected_label: Vector, unknown: float, floor: float
-) -> TrustedWeights:
+) -> tuple[Vector, bool, float, str | None]:
     """Return α ∝ β q̄, all 0 in a round whose trusted share is below a floor.
 
     Weights are relative: without a floor, a distrusted client that reports alone would have all of
@@ -79,18 +61,23 @@ def trusted_weights(
         expected_label: (m,) expected labels q̄.
         unknown: The expected label of a new client.
         floor: The smallest Σβq̄ with which the model moves, as a multiple of ``unknown``.
+
+    Returns:
+        The weights; whether they are β, because Σβq̄ is numerically zero; Σβq̄ as a multiple of
+        ``unknown``, NaN where all β are 0; and why all weights are 0 though some β is not, None
+        otherwise.
     """
     if not base.any():
-        return TrustedWeights(base.copy(), False, math.nan, None)
+        return base.copy(), False, math.nan, None
     share = float(base @ expected_label) / unknown if unknown > 0 else 1.0
     if share < floor:
         reason = (
             f"the round's clients are trusted {share:.2g} times as much as unknown ones, and "
             f"{floor:g} times is the least with which the model moves"
         )
-        return TrustedWeights(np.zeros_like(base), False, share, reason)
+        return np.zeros_like(base), False, share, reason
     weights, fell_back = refined_weights(base, expected_label)
-    return TrustedWeights(weights, fell_back, share, None)
+    return weights, fell_back, share, None
 
 
 def _checked(num_examples: Any, num_clients: int) -> Vector:

@@ -161,7 +161,7 @@ def _fingerprint(train: LabelledImages, held_out: LabelledImages | None) -> str:
     return digest.hexdigest()[:16]
 
 
-# Raise it whenever decoding gives other arrays than before, or the entry's layout changes.
+# Raise it whenever reading or decoding gives other arrays than before, or the layout changes.
 _FORMAT_VERSION = 1
 _DESCRIPTION = "entry.json"
 

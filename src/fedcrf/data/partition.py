@@ -23,6 +23,43 @@ Shares = NDArray[np.float64]
 _MAX_DRAWS = 10_000
 
 
+Assign = Callable[[Labels, "PartitionSettings", Generator], list[Indices]]
+"""Returns each client's indices, in any order, from labels, settings and a generator."""
+
+
+@dataclass(frozen=True)
+class PartitionScheme:
+    """One way to cut a training set."""
+
+    description: str  # one line for a list of schemes
+    assign: Assign
+    ignores: frozenset[str] = frozenset()  # the settings that it does not use
+    behaviour: int | None = 1  # None for a scheme that no longer exists
+
+
+_SPECIAL = frozenset({"gamma", "sizes"})
+"""Settings of single schemes: all others ignore them, and their descriptions leave them out."""
+
+_ABSENT = PartitionScheme("is not there any more.", lambda *_: [], _SPECIAL, behaviour=None)
+"""Stands for a scheme that no longer exists, so that the settings of its runs can be read."""
+
+
+def find_partition(name: str) -> PartitionScheme:
+    """Return the scheme of that name: one of `PARTITIONS`, or from outside.
+
+    A function from outside is a scheme that uses all settings but sizes and gamma.
+    """
+    found = find("partition", name, PARTITIONS)
+    if isinstance(found, PartitionScheme):
+        return found
+    if isinstance(found, type) or not callable(found):
+        raise FedcrfError(
+            f"partition '{name}' is no partition: give a fedcrf.data.PartitionScheme, or a "
+            "function of labels, settings and a generator that returns each client's indices"
+        )
+    return PartitionScheme(name, found, ignores=_SPECIAL)
+
+
 @dataclass(frozen=True)
 class PartitionSettings(Settings):
     """How to cut a training set into clients' parts.
@@ -67,14 +104,14 @@ class PartitionSettings(Settings):
         return short_name(self.scheme) + alpha + gamma
 
     @property
-    def may_leave_empty(self) -> bool:
-        """Whether a client may have no examples."""
-        return "min_examples" in self.ignored
-
-    @property
     def behaviour(self) -> int | None:  # type: ignore[override]  # it is that of a value
         """The scheme's behaviour number; None if it no longer exists."""
         return self._scheme.behaviour
+
+    @property
+    def may_leave_empty(self) -> bool:
+        """Whether a client may have no examples."""
+        return "min_examples" in self.ignored
 
     @property
     def ignored(self) -> frozenset[str]:
@@ -82,53 +119,16 @@ class PartitionSettings(Settings):
         return self._scheme.ignores
 
     @property
+    def ignores(self) -> frozenset[str]:
+        """Those of `ignored` that a run's description leaves out; it has always held the others."""
+        return self.ignored & _SPECIAL
+
+    @property
     def _scheme(self) -> PartitionScheme:
         try:
             return find_partition(self.scheme)
         except AbsentError:
-            return _GONE
-
-    @property
-    def ignores(self) -> frozenset[str]:
-        """Those of `ignored` that descriptions omit; older descriptions hold the others."""
-        return self.ignored & {"gamma", "sizes"}
-
-
-Assign = Callable[[Labels, PartitionSettings, Generator], list[Indices]]
-"""Returns each client's indices, in any order, from labels, settings and a generator."""
-
-
-@dataclass(frozen=True)
-class PartitionScheme:
-    """One way to cut a training set."""
-
-    description: str  # one line for a list of schemes
-    assign: Assign
-    ignores: frozenset[str] = frozenset()  # the settings that it does not use
-    behaviour: int | None = 1  # None for a scheme that no longer exists
-
-
-_GIVEN = frozenset({"gamma", "sizes"})
-"""Settings that only single schemes use."""
-
-_GONE = PartitionScheme("is not there any more.", lambda *_: [], _GIVEN, behaviour=None)
-
-
-def find_partition(name: str) -> PartitionScheme:
-    """Return the scheme of that name: one of `PARTITIONS`, or from outside.
-
-    A function from outside is a scheme that uses all settings but sizes and gamma.
-    """
-    found = find("partition", name, PARTITIONS)
-    if isinstance(found, PartitionScheme):
-        return found
-    if isinstance(found, type) or not callable(found):
-        raise FedcrfError(
-            f"partition '{name}' is no partition: give a fedcrf.data.PartitionScheme, or a "
-            "function of labels, settings and a generator that returns each client's indices"
-        )
-    description = next(iter((found.__doc__ or name).strip().splitlines()))
-    return PartitionScheme(description, found, ignores=_GIVEN)
+            return _ABSENT
 
 
 def partition(
@@ -369,21 +369,23 @@ def _as_held(labels: Labels, settings: PartitionSettings, generator: Generator) 
 
 
 PARTITIONS: Mapping[str, PartitionScheme] = {
-    "iid": PartitionScheme("shuffled and cut into equal parts.", _iid, _GIVEN | {"alpha"}),
+    "iid": PartitionScheme("shuffled and cut into equal parts.", _iid, _SPECIAL | {"alpha"}),
     "label-skew": PartitionScheme(
         "each class is shared out by Dir(alpha); clients that have their N/K are closed to later "
         "classes.",
         _label_skew,
-        _GIVEN,
+        _SPECIAL,
     ),
     "label-skew-unbalanced": PartitionScheme(
         "each class is shared out by Dir(alpha), and that is all: sizes differ and clients may be "
         "empty.",
         _label_skew_unbalanced,
-        _GIVEN | {"min_examples"},
+        _SPECIAL | {"min_examples"},
     ),
     "label-mix": PartitionScheme(
-        "each client draws its own mix of labels from Dir(alpha); equal sizes.", _label_mix, _GIVEN
+        "each client draws its own mix of labels from Dir(alpha); equal sizes.",
+        _label_mix,
+        _SPECIAL,
     ),
     "gamma-similarity": PartitionScheme(
         "a share gamma is dealt out at random, the rest in the order of the labels (ByzFL).",
@@ -393,7 +395,7 @@ PARTITIONS: Mapping[str, PartitionScheme] = {
     "sorted-labels": PartitionScheme(
         "sorted by label and cut into equal parts (Karimireddy, He and Jaggi).",
         _sorted_labels,
-        _GIVEN | {"alpha"},
+        _SPECIAL | {"alpha"},
     ),
     "given-sizes": PartitionScheme(
         "sizes as partition.sizes says; each client has its own mix of labels from Dir(alpha).",

@@ -5,7 +5,6 @@ They come from installed libraries, local Parquet folders, the Hugging Face hub,
 
 from __future__ import annotations
 
-import inspect
 import io
 import logging
 import os
@@ -77,12 +76,8 @@ class EmbeddedSource:
     read: Callable[[], object]
 
     def identity(self, name: str) -> Mapping[str, object]:
-        """Return in JSON values all that the data depend on; changed code reads other data."""
-        try:
-            reader = inspect.getsource(self.read)
-        except (OSError, TypeError):  # typed in, or no function of Python's
-            reader = ""
-        return {"embedded": name, "reader": reader}
+        """Return the name; see `fedcrf.data.dataset` for a reader that reads other data."""
+        return {"embedded": name}
 
     def decode(self, name: str, options: ReadOptions) -> ImageDataset:
         """Read the library's arrays, and resize them."""
@@ -301,6 +296,8 @@ def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset
             )
         if pixels.min() < 0 or pixels.max() > 255 or classes.min() < 0:
             raise FedcrfError(f"data set '{name}' has pixels or labels out of range: {mend}")
+        channels = 1 if pixels.ndim == 3 else 3
+        _check_memory(name, len(pixels), (channels, *pixels.shape[1:3]), options.image_size)
         each = map(Image.fromarray, pixels.astype(np.uint8))
         parts.append(([_pixels(image, options.image_size) for image in each], classes))
     most = max(int(classes.max()) for _, classes in parts)
@@ -317,14 +314,10 @@ def _read_parquet(path: Path) -> RawTable:
     import pyarrow.parquet
 
     mend = "replace the file with a fresh copy"
-    try:
-        with pyarrow.parquet.ParquetFile(path) as file:
-            rows = datasets.Dataset(file.read())
-    except Exception as error:  # Arrow, the library and the file system raise errors of their own.
-        raise FedcrfError(
-            f"cannot read '{path}' as Parquet ({_reason(error)}); if it is cut short or damaged, "
-            f"{mend}."
-        ) from error
+    said = f"cannot read '{path}' as Parquet ({{}}); if it is cut short or damaged, {mend}."
+    # Arrow, the library and the file system raise errors of their own.
+    with failing(said), pyarrow.parquet.ParquetFile(path) as file:
+        rows = datasets.Dataset(file.read())
     return RawTable(f"'{path}'", mend, rows)
 
 
@@ -488,7 +481,8 @@ def _images(name: str, tables: Sequence[RawTable], column: str, size: int | None
     from datasets import Image as ImageFeature
 
     encoded = ImageFeature(decode=False)
-    images = []
+    count = sum(len(table.rows) for table in tables)
+    images: list[Pixels] = []
     for table in tables:
         try:
             rows = table.rows.select_columns([column]).cast_column(column, encoded)
@@ -500,8 +494,34 @@ def _images(name: str, tables: Sequence[RawTable], column: str, size: int | None
         # One thread on purpose: for images this small Pillow spends its time under the lock, and a
         # pool of threads made CIFAR-10 slower.
         cells = (cell for batch in rows.iter(_READ_AT_ONCE) for cell in batch[column])
-        images += [_decode(cell, size, row, table) for row, cell in enumerate(cells)]
+        for row, cell in enumerate(cells):
+            if not images:
+                _check_memory(name, count, _decode(cell, None, row, table).shape, size)
+            images.append(_decode(cell, size, row, table))
     return images
+
+
+def _check_memory(name: str, count: int, shape: tuple[int, ...], size: int | None) -> None:
+    """Raise a `FedcrfError` if a part's decoded images are larger than the machine's memory.
+
+    There are ``count`` of them, of the ``shape`` (C, H, W) of the first one, or of a ``size``.
+    """
+    channels, height, width = shape if size is None else (shape[0], size, size)
+    needed, there = count * channels * height * width, _memory()
+    if there is not None and needed > there:
+        raise FedcrfError(
+            f"{count:,} images of data set '{name}', decoded to {width}x{height} pixels, take "
+            f"{needed / 2**30:,.1f} GiB, and this machine has {there / 2**30:,.1f} GiB of memory; "
+            "give a smaller --image-size (data.image_size)."
+        )
+
+
+def _memory() -> int | None:
+    """Return how many bytes of memory the machine has; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):  # not every system has such a call, or the names
+        return None
 
 
 def _joined(
@@ -532,13 +552,10 @@ def _joined(
 
 
 def _decode(cell: dict[str, Any] | None, size: int | None, row: int, table: RawTable) -> Pixels:
-    try:
+    # Pillow's readers raise almost anything on damaged bytes.
+    with failing(f"image {row} of {table.origin} does not decode ({{}}); {table.mend}."):
         if cell is None or (cell["bytes"] is None and cell["path"] is None):
             raise ValueError("the cell is empty")
         encoded = None if cell["bytes"] is None else io.BytesIO(cell["bytes"])
         with Image.open(encoded or cell["path"]) as image:
             return _pixels(image, size)
-    except Exception as error:  # Pillow's readers raise almost anything on damaged bytes.
-        raise FedcrfError(
-            f"image {row} of {table.origin} does not decode ({error}); {table.mend}."
-        ) from error

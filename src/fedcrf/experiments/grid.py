@@ -26,7 +26,7 @@ import torch
 
 from fedcrf.attacks import DataAttack
 from fedcrf.data import ImageDataset, PartitionSettings, load_dataset
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.experiments.provenance import FIRST, provenance
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
@@ -182,10 +182,7 @@ class Job:
 def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[CellFailed]:
     """Run every cell of the grids that is not finished yet, or is stale; return those that failed.
 
-    Args:
-        runs: What to run and where the results go; a folder may hold an earlier part of its run.
-        workplace: Where the data lie, on what device, how many at once.
-        observer: Is called with everything that happens, in this process.
+    A folder may hold an earlier part of its run. The observer is called in this process.
 
     Raises:
         FedcrfError: Anything the user can mend; nothing is run in that case.
@@ -375,7 +372,7 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
         observer(CellFailed(job.cell, f"{error.filename or job.store.path}: {error.strerror}"))
     except Exception as error:
         logging.getLogger(__name__).debug("%s failed", job.cell.name, exc_info=True)
-        observer(CellFailed(job.cell, f"{type(error).__name__}: {error}"))
+        observer(CellFailed(job.cell, in_a_line(error)))
 
 
 def _run_on(
@@ -480,11 +477,10 @@ def run_suite(
     """
     from fedcrf.experiments.results import keys_of, score_table  # tables, which no worker needs
 
-    failed: list[CellFailed] = []
     cells = suite.cells  # what cannot be run is said before there is a folder
     store.check_suite()
     if not store.is_suite:  # likewise of their data
-        _checked(_runs(suite, store, cells, suite.seeds[0]), workplace)
+        _checked(_runs_of_seed(suite, store, cells, suite.seeds[0]), workplace)
     with store.locked():
         scores = store.scores()
         known = score_table(scores, store.descriptions(scores), suite)
@@ -493,38 +489,40 @@ def run_suite(
         store.pack(done)  # whose command was killed before it did
         missing = [key for key in cells if key not in done]
         if not missing:
-            return failed
-        cell = cells[missing[0]]  # all have the suite's data
-        store.check_scored_data(cell, workplace.load(cell.data).fingerprint)
+            return []
+        any_cell = cells[missing[0]]  # all have the suite's data
+        store.check_scored_data(any_cell, workplace.load(any_cell.data).fingerprint)
         store.describe(cells[key] for key in missing)
-        same: dict[CellSpec, list[CellKey]] = {}
+        keys_by_cell: dict[CellSpec, list[CellKey]] = {}
         for key in missing:  # with other settings, conditions may come to the same
-            same.setdefault(cells[key], []).append(key)
-        first = {keys[0] for keys in same.values()}
-        of_seeds = [_runs(suite, store, first, seed) for seed in dict.fromkeys(suite.seeds)]
-        every = [run for runs in of_seeds for run in runs]
-        stores = {cell: run for spec, run in every for cell in spec.cells()}
+            keys_by_cell.setdefault(cells[key], []).append(key)
+        to_run = {keys[0] for keys in keys_by_cell.values()}
+        seeds = dict.fromkeys(suite.seeds)
+        runs_by_seed = [_runs_of_seed(suite, store, to_run, seed) for seed in seeds]
+        all_runs = [run for runs in runs_by_seed for run in runs]
+        store_of = {cell: run_store for spec, run_store in all_runs for cell in spec.cells()}
+        failed: list[CellFailed] = []
         scored: list[CellKey] = []
-        with observer_of(every) as observer:
+        with observer_of(all_runs) as observer:
 
             def keep(event: Event) -> None:  # the score of a finished cell
                 if isinstance(event, CellFinished):
-                    records = stores[event.cell].cell(event.cell).records()
-                    for key in same[event.cell]:
+                    records = store_of[event.cell].cell(event.cell).records()
+                    for key in keys_by_cell[event.cell]:
                         store.append(_score(suite, key, event, records))
                         scored.append(key)
                 observer(event)
 
-            for runs in _together(of_seeds):
+            for runs in _together(runs_by_seed):
                 failed += run_grids(runs, workplace, keep)
-                store.pack(scored, same.values())
+                store.pack(scored, keys_by_cell.values())
     return failed
 
 
-def _together(of_seeds: Iterable[Runs]) -> Iterator[Runs]:
+def _together(runs_by_seed: Iterable[Runs]) -> Iterator[Runs]:
     """Yield the runs of one seed or of several, with so many cells that no core waits."""
     runs: list[tuple[RunSpec, Store]] = []
-    for of_seed in of_seeds:
+    for of_seed in runs_by_seed:
         runs += of_seed
         if sum(len(spec.methods) for spec, _ in runs) >= CELLS_TOGETHER:
             yield runs
@@ -533,7 +531,7 @@ def _together(of_seeds: Iterable[Runs]) -> Iterator[Runs]:
         yield runs
 
 
-def _runs(suite: Suite, store: Store, wanted: Container[CellKey], seed: int) -> Runs:
+def _runs_of_seed(suite: Suite, store: Store, wanted: Container[CellKey], seed: int) -> Runs:
     """Return the runs of those cells that have a seed, and their working folders."""
     runs = []
     for at, spec in suite.study.points:

@@ -166,12 +166,13 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     are looked at, as far as they were begun, and its axes are the columns.
     """
     if study is not None:
-        return frame(
+        rows = (
             row
             for (at, _), (_, store) in zip(study.points, study.runs(folder), strict=True)
             if (store.path / DESCRIPTION).exists()
             for row in run_rows(read_results(store), store.path, at)
         )
+        return frame(rows, **{axis.name: None for axis in study.axes})
     if (suite := Store(folder)).is_suite:
         return suite_cells(None, suite).assign(folder=str(folder))[[*COLUMNS]]
     if recorded := recorded_runs(folder):

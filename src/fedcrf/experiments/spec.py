@@ -46,20 +46,18 @@ class Kind:
     # The package's own, by name; a thing from outside may go by its short name, see `short_name`
     known: Mapping[str, type[Any]]
     find: Callable[[str], type[Any]]  # looks up a name, also outside the package
-    # What a thing is that is gone, and for which a stored result has a stand-in
-    base: type = object
-    methods: tuple[str, ...] = ()  # the methods of such a stand-in that raise an error
+    base: type = object  # of what stands in for a thing that is gone, where a result is read
 
 
 KINDS: Mapping[str, Kind] = {
-    "rules": Kind(RULES, find_rule, Rule, ("aggregate",)),
-    "objectives": Kind(OBJECTIVES, find_objective, methods=("correct_gradients",)),
+    "rules": Kind(RULES, find_rule, Rule),
+    "objectives": Kind(OBJECTIVES, find_objective),
     "server_optimizers": Kind(SERVER_OPTIMIZERS, find_server_optimizer),
-    "attacks": Kind(ATTACKS, find_attack, Attack, ("forge", "poison")),
+    "attacks": Kind(ATTACKS, find_attack, Attack),
 }
 """The sections of a run file whose subsections are settings of named things."""
 
-MODEL = Kind(MODELS, find_model, methods=("build",))
+MODEL = Kind(MODELS, find_model)
 """The section of the one model."""
 
 DEFAULT_METHODS = ("fedavg", "fedprox", "crf-fedavg", "crf-fedprox")
@@ -205,26 +203,27 @@ class RunSpec(Setup):
             method=method,
             seed=seed,
             objective=self._thing("objectives", method.objective),
-            rule=self._informed(rule, seed, self.threat.schedule if self.threat else None),
+            rule=self._informed(rule, self.threat.schedule if self.threat else None, seed),
             server_optimizer=self._thing("server_optimizers", method.server_optimizer),
         )
 
     def _thing(self, section: str, name: str | None) -> Any:
         return None if name is None else self.things[section][short_name(name)]
 
-    def _informed(self, rule: Rule, seed: int, schedule: Schedule | None) -> Rule:
-        """Return a rule that knows of this run what it is to know."""
+    def _informed(self, rule: Rule, schedule: Schedule | None, seed: int) -> Rule:
+        """Return a rule informed of the seed, and how many attack; without a schedule nobody does.
+
+        Raises:
+            FedcrfError: The rule asks how many attack, and that is not known.
+        """
         num_clients = self.num_clients
         drawn = self.rounds.clients_per_round or num_clients
         if schedule is None:
             return rule.informed(0, drawn, seed)
         informed = rule.informed(schedule.count_among(drawn, num_clients), drawn, seed)
-        learnt = _learnt(rule, informed)
-        if (
-            learnt.keys() - {"seed"}  # which is the run's, however many attack
-            and self.partition.may_leave_empty
-            and not (schedule.is_count and drawn == num_clients)
-        ):
+        asks_how_many = _changed(rule, informed).keys() - {"seed"}
+        exact = schedule.is_count and drawn == num_clients
+        if asks_how_many and self.partition.may_leave_empty and not exact:
             raise FedcrfError(
                 f"partition {self.partition.scheme} may leave clients empty, and a rule that is to "
                 "be informed how many attack would be informed wrong: give a number of attackers "
@@ -232,24 +231,22 @@ class RunSpec(Setup):
             )
         return informed
 
-    def ready_for(self, nobody: Options) -> RunSpec:
-        """Return a run without an attack whose rules are informed as if so many attacked."""
+    def expecting(self, schedule: Schedule) -> RunSpec:
+        """Return a run in which nobody attacks, and rules expect the attackers of a schedule.
+
+        What they would be informed of becomes settings of theirs, the seed excepted.
+        """
         rules = {}
         for name, rule in self.things["rules"].items():
-            quiet, ready = (self._informed(rule, 0, each) for each in (None, _schedule(nobody)))
-            rules[name] = replace(rule, **_learnt(quiet, ready))
+            quiet, ready = (self._informed(rule, each, seed=0) for each in (None, schedule))
+            rules[name] = replace(rule, **_changed(quiet, ready))
         return replace(self, things={**self.things, "rules": rules})
-
-    @property
-    def informed_rules(self) -> dict[str, Options]:
-        """By name the settings of the rules in use, informed as in a run of seed 0."""
-        cells = [self.cell(method, 0) for method in self.methods]
-        return {short_name(cell.method.rule): plain(cell.rule) for cell in cells}
 
     def describe(self) -> dict[str, Any]:
         """Return the whole description as plain values, as it stands in a run file.
 
         What a rule is informed of is no part of it: under another attack that is something else.
+        `describe_informed` adds it.
         """
         methods = [find_method(method, known=False) for method in self.methods]
         objectives = [method.objective for method in methods]
@@ -269,26 +266,29 @@ class RunSpec(Setup):
             }
         return described
 
+    def describe_informed(self) -> dict[str, Any]:
+        """Return the description with the rules as they are informed in a run of seed 0."""
+        cells = [self.cell(method, seed=0) for method in self.methods]
+        rules = {short_name(cell.method.rule): plain(cell.rule) for cell in cells}
+        return {**self.describe(), "rules": rules}
 
-def _schedule(attack: Options) -> Schedule:
-    return build(Schedule, without_name(attack), "attack")
 
-
-def _learnt(rule: Rule, informed: Rule) -> dict[str, Any]:
-    """Return the settings in which a rule differs once it is informed."""
-    now = {each.name: getattr(informed, each.name) for each in fields(informed) if each.init}
-    return {name: value for name, value in now.items() if value != getattr(rule, name)}
+def _changed(before: Rule, after: Rule) -> dict[str, Any]:
+    """Return the settings of a rule that were others before."""
+    settings = {each.name: getattr(after, each.name) for each in fields(after) if each.init}
+    return {name: value for name, value in settings.items() if value != getattr(before, name)}
 
 
 def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
     """Return the names of the things in use of a section by their short names."""
     found: dict[str, str] = {}
     for name in filter(None, names):
-        called = short_name(name)
-        other = called if called != name and called in KINDS[section].known else name
-        if found.setdefault(called, other) != name:
+        short = short_name(name)
+        # A name of the package stands for its own thing, in use or not
+        other = short if short != name and short in KINDS[section].known else name
+        if found.setdefault(short, other) != name:
             raise FedcrfError(
-                f"two of the {section} are called {called} ('{name}' and '{found[called]}'): "
+                f"two of the {section} are called {short} ('{name}' and '{found[short]}'): "
                 "give one of the classes another name"
             )
     return found
@@ -305,7 +305,7 @@ def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> 
         if not reading:
             raise
         kept = sorted((key, hashable(value)) for key, value in given.items())
-        found = stand_in(name, tuple(kept), kind.base, kind.methods)
+        found = stand_in(name, tuple(kept), kind.base)
     if reading:
         given = without_gone(given, found)
     if found is FromFactory:
@@ -359,12 +359,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
             the nearest key are named.
     """
     current = [with_current_names(layer, notice=not reading) for layer in layers]
-    outside: dict[str, dict[str, str]] = {section: {} for section in KINDS}
-    for layer in current:  # what is from outside goes by its short name
-        for section, names in outside.items():
-            if options := _section(layer, section):
-                names |= {short_name(name): name for name in options}
-                layer[section] = {short_name(name): each for name, each in options.items()}
+    full_names = _take_short_names(current)
     given = merge(*current)
     known = ["methods", "seeds", *SHARED, *KINDS, "attack", "server"]
     for key, value in given.items():
@@ -373,35 +368,30 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         if key not in ("methods", "seeds") and not isinstance(value, Mapping):
             raise FedcrfError(f"{key} is a section: write [{key}] and its settings below")
     given = _said_of_each(given, reading)
-    dataset = given.get("data", {}).get("dataset", DataSettings.dataset)
-    preset = PRESETS.get(str(dataset), OTHERS)
-    if str(dataset).startswith(SITES):
-        preset = _of_sites(str(dataset), given, reading)
+    dataset = str(given.get("data", {}).get("dataset", DataSettings.dataset))
+    preset = PRESETS.get(dataset, OTHERS)
+    if dataset.startswith(SITES):
+        preset = _of_sites(dataset, given, reading)
     merged = merge(preset, given)
-    attack = _checked_attack(merged.get("attack", {}))
-    nobody = attack if attack.get("name") == NOBODY else {}
-    attack = {} if nobody else attack
     model = merged["model"]
     if model["name"] != preset["model"]["name"]:
         model = given["model"]  # the preset's settings are for another model
+    attack = _checked_attack(merged.get("attack", {}))
+    attack_name = "" if attack["name"] == NOBODY else attack["name"]
     methods = [find_method(name, known=False) for name in merged["methods"]]
     used: dict[str, list[str | None]] = {
         "rules": [method.rule for method in methods],
         "objectives": [method.objective for method in methods],
         "server_optimizers": [method.server_optimizer for method in methods],
-        "attacks": [attack.get("name")],
+        "attacks": [attack_name],
     }
-    things: dict[str, dict[str, Any]] = {}
-    for section, wanted in used.items():
-        settings, named = merged.get(section, {}), _by_short_name(section, wanted)
-        built = {  # also what is not in use, whose settings are looked at all the same
-            called: _built(
-                KINDS[section], name, settings.get(called, {}), f"{section}.{called}", reading
-            )
-            for called, name in {**outside[section], **named}.items()
-        }
-        things[section] = {called: built[called] for called in named}
+    things = {
+        section: _things(section, names, merged.get(section, {}), full_names[section], reading)
+        for section, names in used.items()
+    }
     seeds = convert(tuple[int, ...], merged.get("seeds", DEFAULT_SEEDS), "seeds")
+    schedule = build(Schedule, without_name(attack), "attack")
+    threat = Threat(things["attacks"][short_name(attack_name)], schedule) if attack_name else None
     spec = RunSpec(
         methods=tuple(dict.fromkeys(merged["methods"])),
         seeds=tuple(dict.fromkeys(seeds)),
@@ -412,11 +402,47 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         training=build(LocalTraining, merged.get("training", {}), "training"),
         rounds=build(RoundSettings, merged.get("rounds", {}), "rounds"),
         things=things,
-        attack_name=attack.get("name", ""),
-        threat=Threat(things["attacks"][short_name(attack["name"])], _schedule(attack))
-        if attack
-        else None,
+        attack_name=attack_name,
+        threat=threat,
     )
+    _check(spec, reading)
+    if threat is None and "attackers" in attack:
+        return spec.expecting(schedule)
+    return spec
+
+
+def _take_short_names(layers: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """Let named things in layers go by their short names; return the names by section and these."""
+    full_names: dict[str, dict[str, str]] = {section: {} for section in KINDS}
+    for layer in layers:
+        for section, names in full_names.items():
+            if options := _section(layer, section):
+                names |= {short_name(name): name for name in options}
+                layer[section] = {short_name(name): each for name, each in options.items()}
+    return full_names
+
+
+def _things(
+    section: str,
+    used: Iterable[str | None],
+    settings: Mapping[str, Options],
+    full_names: Mapping[str, str],
+    reading: bool,
+) -> dict[str, Any]:
+    """Return the things in use of a section, with their settings, by short name.
+
+    The settings of things that are not in use are checked all the same.
+    """
+    names = _by_short_name(section, used)
+    built = {
+        short: _built(KINDS[section], name, settings.get(short, {}), f"{section}.{short}", reading)
+        for short, name in {**full_names, **names}.items()
+    }
+    return {short: built[short] for short in names}
+
+
+def _check(spec: RunSpec, reading: bool) -> None:
+    """Raise a `FedcrfError` where a run cannot be as a whole, though each of its parts can."""
     if not spec.methods or not spec.seeds:
         raise FedcrfError("a run needs at least one method and one seed")
     if min(spec.seeds) < 0:
@@ -430,7 +456,6 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
         cell = spec.cell(method, spec.seeds[0])
         check_evidence(cell.rule.wanted_evidence)
         cell.rule.check_clients(spec.rounds.clients_per_round or spec.num_clients)
-    return spec.ready_for(nobody) if "attackers" in nobody else spec
 
 
 def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
@@ -539,13 +564,15 @@ def _said_of_each(given: Options, reading: bool) -> dict[str, Any]:
 
 
 def _checked_attack(options: Options) -> Options:
-    """Return a section of the attack whose name is one, or `NOBODY`; empty where there is none."""
-    if options and "name" not in options:
+    """Return a section of the attack whose name is one, or `NOBODY`."""
+    if not options:
+        return {"name": NOBODY}
+    if "name" not in options:
         raise FedcrfError("[attack] has no name: say which one, with --attack or attack.name")
-    if options.get("name") == NOBODY:
+    if options["name"] == NOBODY:
         for key in options:
             if key not in ("name", "attackers"):
                 raise FedcrfError(f"nobody attacks: leave attack.{key} out, or name an attack")
-    elif options and not (options["name"] and isinstance(options["name"], str)):
+    elif not (options["name"] and isinstance(options["name"], str)):
         raise unknown_name("attack", str(options["name"]), ATTACKS)
     return options

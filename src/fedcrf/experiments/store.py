@@ -546,8 +546,7 @@ class Store:
 
     def write(self, spec: RunSpec) -> None:
         """Save the whole resolved description."""
-        with atomic_write(self.path / DESCRIPTION) as file:
-            file.write(described(spec))
+        write_text(self.path / DESCRIPTION, described(spec))
 
     def write_partition(self, record: PartitionRecord) -> None:
         """Save what each client of a seed holds."""
@@ -573,7 +572,7 @@ class Store:
         for path in archives:
             more, files = _packed_run(path)
             spec = more if spec is None else extended(spec, more, f"archive {path}")
-            for name, content in {**files, DESCRIPTION: described(spec)}.items():
+            for name, content in {**files, DESCRIPTION: described(spec).encode()}.items():
                 target = whole / name
                 target.parent.mkdir(parents=True, exist_ok=True)
                 target.write_bytes(content)
@@ -591,7 +590,7 @@ class Store:
         with suppress(FedcrfError):
             earlier, there = _packed_run(path)
             spec, files = extended(earlier, spec, str(path)), there
-        files[DESCRIPTION] = described(spec)
+        files[DESCRIPTION] = described(spec).encode()
         if (partition := self.partition(seed)) is not None:
             files[partition_file(seed)] = line_of(partition)
         for cell in cells:
@@ -686,32 +685,33 @@ class Store:
         folders = {path.parent for path in self.path.glob("rounds/*/*/seed-*.tar.xz")}
         return [Store(path) for path in sorted(folders)]
 
-    def pack(self, scored: Iterable[CellKey], same: Iterable[Sequence[CellKey]] = ()) -> None:
+    def pack(self, scored: Iterable[CellKey], equal: Iterable[Sequence[CellKey]] = ()) -> None:
         """Move the rounds of finished cells from the runs under way into archives.
 
         Args:
             scored: Cells that are among the scores; others stay where they are.
-            same: Groups of equal cells; of each the first was run, for all of them.
+            equal: Groups of equal cells. Of each the first was run, for all of them.
         """
-        scored, places = set(scored), {keys[0]: keys for keys in same}
+        scored, group_of = set(scored), {keys[0]: keys for keys in equal}
         runs = self.path / "runs"
-        for described in sorted(runs.glob(f"*/*/seed-*/{DESCRIPTION}")):
-            run = Store(described.parent)
-            partition, condition = run.path.parts[-3:-1]
-            packed: dict[Path, list[CellSpec]] = {}
+        for path in sorted(runs.glob(f"*/*/seed-*/{DESCRIPTION}")):
+            run = Store(path.parent)
+            finished: list[CellSpec] = []
+            contents: dict[Path, list[CellSpec]] = {}  # of archives
             for cell in run.read().cells():
-                key = (partition, condition, cell.method.name, cell.seed)
+                partition_and_condition = run.path.parts[-3:-1]
+                key = (*partition_and_condition, cell.method.name, cell.seed)
                 if key not in scored or run.cell(cell).summary() is None:
                     continue
-                for each in places.get(key, [key]):
-                    place = self.packed(each[0], each[1]).path / f"seed-{cell.seed}.tar.xz"
-                    packed.setdefault(place, []).append(cell)
-            for path, cells in packed.items():
-                run.add_to_archive(path, cells)
-            for cells in packed.values():
-                for cell in cells:
-                    shutil.rmtree(run.cell(cell).path, ignore_errors=True)
-            if packed and not any((run.path / "cells").iterdir()):
+                finished.append(cell)
+                for partition, condition, *_ in group_of.get(key, [key]):
+                    archive = self.packed(partition, condition).path / f"seed-{cell.seed}.tar.xz"
+                    contents.setdefault(archive, []).append(cell)
+            for archive, cells in contents.items():
+                run.add_to_archive(archive, cells)
+            for cell in finished:
+                shutil.rmtree(run.cell(cell).path, ignore_errors=True)
+            if finished and not any((run.path / "cells").iterdir()):
                 shutil.rmtree(run.path, ignore_errors=True)
         for folder in (*runs.glob("*/*"), *runs.glob("*"), runs):
             with suppress(OSError):  # there is a run in it
@@ -738,9 +738,9 @@ def _packed_run(path: Path) -> tuple[RunSpec, dict[str, bytes]]:
     return resolve(description, reading=True), files
 
 
-def described(spec: RunSpec) -> bytes:
-    """Return a run's whole resolved description as its file has it."""
-    return tomli_w.dumps(spec.describe()).encode()
+def described(spec: RunSpec | CellSpec) -> str:
+    """Return the whole resolved description of a run, as its file has it, or of a cell."""
+    return tomli_w.dumps(spec.describe())
 
 
 def partition_file(seed: int) -> str:
@@ -765,7 +765,7 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
     ``place`` is the run's, as an error calls it.
     """
     # What a rule is informed of counts as said: old folders say numbers that were defaults.
-    there, here = ({**each.describe(), "rules": each.informed_rules} for each in (earlier, spec))
+    there, here = earlier.describe_informed(), spec.describe_informed()
     for key, was, is_now in differences(_shared(there, here), _shared(here, there)):
         raise FedcrfError(
             f"{place} is of another run ({key} is {was} there, {is_now} here): choose another "

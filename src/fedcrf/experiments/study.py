@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import re
 import tomllib
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -39,7 +39,7 @@ from fedcrf.experiments.spec import (
     resolve,
     with_current_names,
 )
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import Store, check_folder, check_free
 from fedcrf.extensions import short_name
 
 PROTOCOLS = ("byzfl", "karimireddy", "flpoison", "honest-sites", "hospitals")
@@ -85,11 +85,6 @@ class Axis:
         return cls(key, tuple((value, nested(key, value)) for value in different.values()))
 
     @property
-    def values(self) -> tuple[Any, ...]:
-        """Its values, in order."""
-        return tuple(value for value, _ in self.layers)
-
-    @property
     def is_setting(self) -> bool:
         """Whether it is that of a setting, and its values are no names."""
         return "." in self.name
@@ -109,14 +104,12 @@ class Study:
         axes: What varies, beside methods and seeds.
         settings: Further layers, whose settings no axis may vary.
         folder_name: Returns the name of a combination's folder; without axes it is the study's.
-        only: The combinations of the axes' values that there are; all where left out.
     """
 
     base: tuple[Options, ...]
     axes: tuple[Axis, ...] = ()
     settings: tuple[Options, ...] = ()
     folder_name: Callable[[Mapping[str, Any]], str] = setting_folder
-    only: Container[tuple[Any, ...]] | None = None
 
     @cached_property
     def points(self) -> list[tuple[dict[str, Any], RunSpec]]:
@@ -129,11 +122,7 @@ class Study:
                 raise FedcrfError(f"--over {key} is said twice: give all its values at once")
             if key in fixed:
                 raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
-        points = [
-            (at, self._resolved(at, layers))
-            for at, layers in product(self.axes)
-            if self.only is None or tuple(at.values()) in self.only
-        ]
+        points = [(at, self._resolved(at, layers)) for at, layers in product(self.axes)]
         varied = [axis.layers[0][1] for axis in self.axes if axis.is_setting]
         check_used([*self.settings, *varied], [spec for _, spec in points])
         return points
@@ -151,10 +140,20 @@ class Study:
         """Return what is run, and where in a folder its results go: a run's folder a point."""
         return [(spec, Store(folder / self.folder_name(at))) for at, spec in self.points]
 
+    def check_folder(self, folder: Path, tables: str, what: str) -> None:
+        """Raise a `FedcrfError` unless a folder has runs of the study or its tables, or is free.
+
+        ``tables`` is the name of their file; an error calls the results ``what``.
+        """
+        check_folder(folder)
+        of_study = [folder / tables, *(store.path for _, store in self.runs(folder))]
+        if not any(path.exists() for path in of_study):
+            check_free(folder, tables, what)
+
     def default_values(self) -> tuple[Any, ...]:
         """Return the values that the description has without the axes, axis by axis."""
         spec = resolve(*self.base, *self.settings)
-        described = dict(flat({**spec.describe(), "rules": spec.informed_rules}))
+        described = dict(flat(spec.describe_informed()))
         return tuple(hashable(described.get(_current_key(axis.name))) for axis in self.axes)
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
@@ -376,17 +375,13 @@ class Suite:
     ) -> Suite:
         """Return the suite with some of its parts, and with your methods, seeds and settings.
 
-        Args:
-            methods: Any methods.
-            seeds: Any seeds.
-            partitions: Names of the suite's.
-            conditions: Names of the suite's, or titles of its groups, in any case. The quiet one
-                stays, and so do the ideals of those chosen.
-            attackers: How many attack under every condition with an attack, and rules know of.
-            clients: The number of clients.
-            settings: Layers for `resolve` that win over the suite's; none of `SAID_ELSEWHERE`, and
-                nothing that a chosen part says itself or no method or condition uses.
-            quick: Whether what is not chosen is that of the suite's small size.
+        What is not chosen is that of the suite, or of its small size if ``quick``. Conditions are
+        given by name, or by the titles of their groups in any case. The quiet one stays, and so do
+        the ideals of those chosen. ``attackers`` is how many attack under every condition with an
+        attack, and how many rules expect.
+
+        ``settings`` are layers for `resolve` that win over the suite's. They hold none of
+        `SAID_ELSEWHERE`, and nothing that a chosen part says itself or no method or condition uses.
         """
         if quick and self.quick is None:
             raise FedcrfError(f"suite {self.name} has no small size: leave --quick out")

@@ -11,6 +11,7 @@ import numpy as np
 from fedcrf.errors import FedcrfError
 from fedcrf.files import atomic_write
 from fedcrf.rules import Memory, Rule, State
+from fedcrf.rules.base import named
 from fedcrf.statistics import as_numpy
 from fedcrf.statistics.inputs import NO_ARRAY
 
@@ -88,13 +89,6 @@ class Checkpoint:
         except Exception:  # of many kinds: a damaged archive may claim to be encrypted
             why = "it is damaged, or none"
         raise FedcrfError(f"checkpoint {path} cannot be read: {why}; take it away to begin anew")
-
-
-def named(start: str, arrays: Memory) -> Memory:
-    """Return the arrays whose names have this prefix, without it."""
-    return {
-        name.removeprefix(start): array for name, array in arrays.items() if name.startswith(start)
-    }
 
 
 def checked_memory(

@@ -14,8 +14,6 @@ from fedcrf.errors import listed
 from fedcrf.integrations.replies import Excluded, Metrics, Node, TrainReply, capped
 from fedcrf.rules import AggregationResult, State
 
-NO_REPLY = "no reply was usable"
-
 MOST_LOGGED = 5
 """How many lines of one kind a round logs, and how many nodes a line names."""
 
@@ -62,17 +60,13 @@ class Decision:
         if not self.excluded:
             return "no node was asked"
         reasons = {each.reason for each in self.excluded}
-        return f"{NO_REPLY}: each {reasons.pop()}" if len(reasons) == 1 else NO_REPLY
+        alike = f": each {reasons.pop()}" if len(reasons) == 1 else ""
+        return f"no reply was usable{alike}"
 
     @property
     def metrics(self) -> list[Metrics]:
         """The metrics of the replies."""
         return [reply.metrics for reply in self.replies]
-
-    @property
-    def usable(self) -> bool:
-        """Whether there was a reply with a finite model."""
-        return bool(self.finite)
 
     @property
     def finite(self) -> list[TrainReply]:

@@ -24,18 +24,10 @@ Wrap = Callable[[str, Any, State, str], Reply]
 
 @dataclass(frozen=True)
 class Job(Settings):
-    """A server as a job's file describes it: all of it is JSON.
+    """The arguments of a `RuleAggregator`, checked: all of it is JSON.
 
     Attributes:
-        rule: Name of the server rule, as of `fedcrf.rules.find_rule`.
-        settings: Its settings by name; by default its own.
-        weighted_by: Name of the sites' count of examples.
-        record_to: A folder that gets one for the job's records; None for none.
-        checkpoint_to: A file with the memory, written after every round; None for none.
         server_rule: The rule with its settings.
-
-    Raises:
-        FedcrfError: An unknown rule, or a value or setting that cannot be.
     """
 
     rule: Text

@@ -22,7 +22,7 @@ from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.base import misfit_of
 from fedcrf.statistics import as_numpy, is_floating
-from fedcrf.statistics.inputs import NO_ARRAY, in_form_of, is_real, is_torch_tensor
+from fedcrf.statistics.inputs import in_form_of, is_real, is_torch_tensor
 
 T = TypeVar("T")
 
@@ -249,8 +249,8 @@ def state_of(arrays: Any, unpacked: Callable[[Any], Any]) -> State:
     for name, value in arrays.items():
         try:
             array = as_numpy(unpacked(value))
-        except NO_ARRAY:
-            array = np.array(None)
+        except Exception as error:  # whatever a client sent must not stop a round
+            raise FedcrfError(f"holds a '{name}' that cannot be read: {error}") from None
         check_numbers(name, array)
         state[str(name)] = array
     return state

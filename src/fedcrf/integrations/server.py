@@ -31,9 +31,8 @@ from fedcrf.integrations.checkpoint import (
     SIGNS,
     Checkpoint,
     checked_memory,
-    named,
 )
-from fedcrf.integrations.decision import NO_REPLY, Decision, TrainingRound, exclusions
+from fedcrf.integrations.decision import Decision, TrainingRound, exclusions
 from fedcrf.integrations.replies import (
     Identities,
     MetricNames,
@@ -47,7 +46,7 @@ from fedcrf.integrations.replies import (
     train_replies,
 )
 from fedcrf.rules import ClientReport, Memory, Rule, State, aggregate_or_keep
-from fedcrf.rules.base import misfit_of
+from fedcrf.rules.base import misfit_of, named
 
 if TYPE_CHECKING:
     from fedcrf.integrations.recording import Recorder
@@ -303,7 +302,7 @@ class RuleServer:
             after = model if decision.kept_reason is None else decision.round.state
             Checkpoint(number, after, self.memory, run).save(self._checkpoint)
         asked = decision.replies or decision.excluded
-        self._unusable = self._unusable + 1 if asked and not decision.usable else 0
+        self._unusable = self._unusable + 1 if asked and not decision.finite else 0
         if self._unusable >= MOST_UNUSABLE:
             raise FedcrfError(
                 f"rounds {number - MOST_UNUSABLE + 1} to {number} had no usable reply, and the run "
@@ -366,11 +365,9 @@ class RuleServer:
         self._log.info("aggregate_train: %d usable, %d excluded", usable, excluded)
         self._warn(decision.lines())
         reason = decision.kept_reason
-        if reason is not None and decision.usable:
-            self._warn([f"The model stays as it is: {reason}"])
-        elif reason is not None:
-            why = reason.removeprefix(NO_REPLY) if reason.startswith(NO_REPLY) else f": {reason}"
-            self._log.error("\t> No usable reply: the model stays as it is%s", why)
+        if reason is not None:
+            level = logging.WARNING if decision.finite else logging.ERROR
+            self._log.log(level, "\t> The model stays as it is: %s", reason)
         once = sorted({cast for reply in decision.replies for cast in reply.casts})
         for name in self.rule.wanted_evidence:
             values = [reply.evidence[name] for reply in decision.replies]

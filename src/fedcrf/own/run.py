@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-import difflib
 import hashlib
 import json
 import math
 import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import fields, is_dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -213,7 +211,7 @@ ARGUMENTS = {
 """What errors name for who calls a function, instead of the command line's flags."""
 
 
-@contextlib.contextmanager
+@contextmanager
 def _naming_arguments() -> Iterator[None]:
     """Let errors name the arguments of `fedcrf.simulate` instead of the command line's flags."""
     try:
@@ -231,16 +229,7 @@ def _naming_arguments() -> Iterator[None]:
 @torch.inference_mode(False)  # training needs gradients, wherever it is called
 def run(given: SimpleNamespace) -> SimulationResult:
     """Carry out what `fedcrf.simulate` was called with."""
-    for name in given.unknown:
-        raise _unknown_argument(name, given)
-    check_whole("rounds", given.rounds, least=1)
-    check_whole("seed", given.seed, least=0)
-    if given.record_to is not None:
-        check_path("record_to", given.record_to)
-    rate = given.learning_rate
-    if type(rate) not in (int, float):  # a number of NumPy or torch, or a fraction
-        rate = checked_number("learning_rate", rate)
-    training = LocalTraining(rate, 0.9, given.batch_size, given.local_epochs)
+    training = _training(given)
     from_files = isinstance(given.sites, str | Path)
     held = read_sites(read_site_files(Path(given.sites)).sites if from_files else given.sites)
     servers = {
@@ -279,27 +268,15 @@ def run(given: SimpleNamespace) -> SimulationResult:
     start = simulation.start()
     _check_seeded(network, start)
     description = description_of(simulation, held, title, network, tried.optimizer)
-    with contextlib.ExitStack() as stack:
+    with ExitStack() as stack:
         if held.examples[0].labels.device.type == "cpu":
             stack.enter_context(one_thread())  # the bits depend on how many
-        folder, state = None, start
-        records: list[RoundRecord] = []
+        folder = None
         if given.record_to is not None:
             parts = made_of(simulation, held, network, tried.numbers)
             description = description.model_copy(update={"made_of": parts})
             folder = stack.enter_context(opened(Path(given.record_to), description))
-            state = folder.resume() or start
-            if state.round > given.rounds:
-                raise FedcrfError(
-                    f"{folder.path} holds {state.round} rounds: give rounds={state.round} or more, "
-                    "or another folder as record_to"
-                )
-            records = folder.records()
-        for after, record in _shown(simulation, state, given.progress):
-            state = after
-            records.append(record)
-            if folder is not None:
-                folder.append(state, record)
+        state, records = _carry_out(simulation, start, folder, given.progress)
         initial = tensors_of(network)
         whole = {
             name: _tensor_of(state.model[name], like=tensor)
@@ -318,6 +295,40 @@ def run(given: SimpleNamespace) -> SimulationResult:
     return SimulationResult(whole, tuple(held.identities), tuple(records), description, personal)
 
 
+def _training(given: SimpleNamespace) -> LocalTraining:
+    """Check the arguments that are plain values, and return the local training of these."""
+    for name in given.unknown:
+        raise _unknown_argument(name, given)
+    check_whole("rounds", given.rounds, least=1)
+    check_whole("seed", given.seed, least=0)
+    if given.record_to is not None:
+        check_path("record_to", given.record_to)
+    rate = given.learning_rate
+    if type(rate) not in (int, float):  # a number of NumPy or torch, or a fraction
+        rate = checked_number("learning_rate", rate)
+    return LocalTraining(rate, 0.9, given.batch_size, given.local_epochs)
+
+
+def _carry_out(
+    simulation: Simulation, start: RunState, folder: CellStore | None, progress: bool
+) -> tuple[RunState, list[RoundRecord]]:
+    """Return the last state and all records; rounds go on from a folder's, and are kept there."""
+    state, records = start, []
+    if folder is not None:
+        state, records = folder.resume() or start, folder.records()
+        if state.round > simulation.max_rounds:
+            raise FedcrfError(
+                f"{folder.path} holds {state.round} rounds: give rounds={state.round} or more, "
+                "or another folder as record_to"
+            )
+    for after, record in _shown(simulation, state, progress):
+        state = after
+        records.append(record)
+        if folder is not None:
+            folder.append(state, record)
+    return state, records
+
+
 def _unknown_argument(name: str, given: SimpleNamespace) -> KeywordError:
     """Return the error for a keyword that is no argument; it may be a setting of the rule."""
     known = sorted(vars(given).keys() - {"unknown"})
@@ -330,9 +341,7 @@ def _unknown_argument(name: str, given: SimpleNamespace) -> KeywordError:
             f"{name} is a setting of {kind.__name__}, and no argument of fedcrf.simulate: give "
             f"rule={kind.__name__}({name}=…)"
         )
-    near = difflib.get_close_matches(name, [*known, *settings], n=3, cutoff=0.5)
-    mend = f"did you mean {' or '.join(near)}?" if near else f"choose from {', '.join(known)}"
-    return KeywordError(f"unknown argument of fedcrf.simulate '{name}': {mend}")
+    return KeywordError(unknown_name("argument of fedcrf.simulate", name, [*known, *settings]))
 
 
 def _servers(given: Any, sites: Sites, what: str) -> Examples | float:

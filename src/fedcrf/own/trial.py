@@ -101,16 +101,31 @@ def task_of(
                 f"{what} is a {type(given).__name__}: give a function, or leave it out"
             )
     measured = _metrics(metrics)
-    if loss is None and not _are_classes(sites):
-        targets = sites.examples[0].labels
-        mend = "give loss=, such as torch.nn.functional.mse_loss"
-        if not targets.is_floating_point() and targets.dtype != torch.int64:
-            mend = "make them int64, as targets.long() does, or give loss="
-        raise FedcrfError(
-            f"targets are {kind_of(targets)}, and cross-entropy takes labels from 0 on: {mend}"
-        )
-    if loss is None and (measured or not sites.have_labels):
-        loss, measured = functional.cross_entropy, measured or {ACCURACY: _accuracy}
+    if loss is None:
+        _check_classes(sites)
+        if measured or not sites.have_labels:
+            loss, measured = functional.cross_entropy, measured or {ACCURACY: _accuracy}
+    sent, kept = _sent_and_kept(network, share)
+    return Task(loss, measured, optimizer, sent, kept)
+
+
+def _check_classes(sites: Sites) -> None:
+    """Raise a `FedcrfError` unless targets are labels, of examples or of their places."""
+    targets = sites.examples[0].labels  # all sites' are of one dtype and shape
+    if targets.dtype == torch.int64 and (targets.dim() > 1 or sites.have_labels):
+        return
+    mend = "give loss=, such as torch.nn.functional.mse_loss"
+    if not targets.is_floating_point() and targets.dtype != torch.int64:
+        mend = "make them int64, as targets.long() does, or give loss="
+    raise FedcrfError(
+        f"targets are {kind_of(targets)}, and cross-entropy takes labels from 0 on: {mend}"
+    )
+
+
+def _sent_and_kept(
+    network: nn.Module, share: Patterns | None
+) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the names of the trained tensors that sites send, and of those that they keep."""
     if not any(each.requires_grad for each in network.parameters()):
         raise FedcrfError("the model has no parameter to train: give one with requires_grad")
     frozen = {
@@ -128,7 +143,7 @@ def task_of(
                 f"the model's '{name}' is not finite before any training: make it so, or leave it "
                 f"to the sites by share='!{name}'"
             )
-    return Task(loss, measured, optimizer, shared, frozenset(tensors) - shared)
+    return shared, frozenset(tensors) - shared
 
 
 @dataclass(frozen=True)
@@ -198,14 +213,6 @@ def _metrics(metrics: Any) -> dict[str, Metric]:
         if name == "loss":
             raise FedcrfError("a metric is called 'loss', as the loss is: give it another name")
     return named
-
-
-def _are_classes(sites: Sites) -> bool:
-    """Return whether targets are labels: one for each example, or one for each of its places."""
-    targets = [each.labels for each in sites.examples]
-    return all(each.dtype == torch.int64 for each in targets) and not any(
-        int(each.min()) < 0 for each in targets if each.dim() == 1
-    )
 
 
 def _accuracy(outputs: Tensor, targets: Tensor) -> float:

@@ -96,15 +96,15 @@ class Effects:
     clients: Sequence[Client] = ()
 
 
-def effects_of(record: RoundRecord, rule: object) -> Effects | None:
-    """Return what the causes of a round made of its clients' weights; None without reasons.
+def effects_of(record: RoundRecord, rule: object) -> Effects:
+    """Return what the causes of a round made of its clients' weights; without reasons none.
 
     Factors are known of `RobustCRF` and `EvidenceCRF`, and of the paper's `ClientCRF` what a client
     would get by itself.
     """
     reasons = record.reasons
     if reasons is None or not reasons.trust:
-        return None
+        return Effects()
     rule, scored = plain_rule(rule), bool(reasons.reliability)
     values = _of_the_paper(reasons, rule) if scored else {EXPECTED: reasons.trust, **reasons.causes}
     usable = [client not in record.excluded for client in record.clients]
@@ -269,7 +269,7 @@ class _Streak:
         return max(named, key=lambda name: (name != REMEMBERED, self.against[name]), default=None)
 
 
-def verdicts_of(records: Rounds, effects: Sequence[Effects | None]) -> Iterator[list[Verdict]]:
+def verdicts_of(records: Rounds, effects: Sequence[Effects]) -> Iterator[list[Verdict]]:
     """Yield the verdicts on the clients of each round from the first on, in the record's order."""
     streaks: dict[Client, _Streak] = {}
     for record, seen in zip(records, effects, strict=True):
@@ -289,8 +289,7 @@ def verdicts_of(records: Rounds, effects: Sequence[Effects | None]) -> Iterator[
                 verdicts.append(Verdict(kind, streak.excluded_since))
                 continue
             streak.excluded_since = None
-            if seen is not None:
-                streak.add(_against(seen, i))
+            streak.add(_against(seen, i))
             verdicts.append(Verdict(kind, streak.since, streak.reason))
         yield verdicts
 
@@ -301,13 +300,13 @@ def last_verdicts(records: Rounds, rule: object) -> list[Verdict]:
     return last
 
 
-def _kind(record: RoundRecord, effects: Effects | None, i: int) -> Kind:
+def _kind(record: RoundRecord, effects: Effects, i: int) -> Kind:
     weight, base = record.weight[i], record.base_weight[i]
     if record.clients[i] in record.excluded:
         return "excluded"
     if math.isnan(weight):
         return "weightless"
-    if effects is None or effects.fell_back or not base > 0:
+    if not effects.values or effects.fell_back or not base > 0:
         return "unjudged"
     if weight < DISTRUSTED * base:
         return "distrusted"

@@ -132,10 +132,6 @@ class ClientCauses:
         """Return the median of a cause over the round's clients; NaN where that is not known."""
         return self.effects.medians.get(cause, math.nan)
 
-    def term(self, cause: str) -> float:
-        """Return what a cause adds to the score of the reliability."""
-        return SCORE_TERMS[cause] * self.seen(cause)
-
     def factor(self, cause: str) -> float:
         """Return what a cause made of the weight; NaN where that is not known."""
         factors = self.effects.factors
@@ -157,7 +153,7 @@ def causes_of(
 
 
 def explained(
-    record: RoundRecord, effects: Effects | None, attackers: Collection[Client]
+    record: RoundRecord, effects: Effects, attackers: Collection[Client]
 ) -> list[ClientCauses]:
     """Return the same as `causes_of`, of effects that are known already."""
     return [
@@ -168,7 +164,7 @@ def explained(
             base_weight=record.base_weight[i],
             excluded=client in record.excluded,
             overflowed=client in (record.overflowed or ()),
-            effects=effects or Effects(),
+            effects=effects,
             place=i,
             attacks=client in (record.attackers or ()),
             attacker=client in attackers,
@@ -356,10 +352,11 @@ def causes_table(causes: ClientCauses) -> Table:
         return Table("", (), ())
     if effects.scored:
         title, last = "what makes its reliability", "adds to the score"
-        made = {name: _signed(causes.term(name)) for name in SCORE_TERMS}
+        terms = {name: factor * causes.seen(name) for name, factor in SCORE_TERMS.items()}
+        made = {name: _signed(term) for name, term in terms.items()}
         reliability = _number(causes.seen("reliability"), 3)
         whole = [
-            ("score", "", "", _signed(sum(map(causes.term, SCORE_TERMS)))),
+            ("score", "", "", _signed(sum(terms.values()))),
             ("reliability = σ(score)", reliability, "", ""),
         ]
     else:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedcrf.experiments.analysis.tables import (
     BASELINE,
+    Estimate,
     estimate_text,
     interval_text,
     mean_accuracy,
@@ -62,31 +62,34 @@ def headline_of(run: RunResults) -> Headline:
         tiles.append(Tile("Test accuracy", estimate_text(accuracy), f"{title}, {seeds}{beside}"))
         said = [f"{title} reaches a test accuracy of {accuracy.mean:.3f}"]
     shown = [each for each in run.cells if each.cell == cell and each.records]
-    distrusted = distrusted_tile(shown[0]) if shown else None
+    distrusted = distrusted_clients(shown[0]) if shown else None
     if distrusted is not None:
+        tile, who = distrusted
         of_seed = f"seed {cell.seed}" if len(run.spec.seeds) > 1 else ""
-        about = "; ".join(filter(None, (distrusted.about, of_seed)))
-        tiles.append(replace(distrusted, about=about))
-    if gain is not None:
-        points = f"{100 * abs(gain.mean):.1f} points"
-        in_points = replace(gain, low=100 * gain.low, high=100 * gain.high)
-        about = f"of test accuracy; 95 % {interval_text(in_points, '+.1f')}"
-        more = "more" if gain.mean > 0 else "less"
-        if gain.low <= 0.0 <= gain.high:  # NaN of few seeds is not
-            than = f", {points} {more} than FedAvg, which is no clear difference"
-            if points == "0.0 points":
-                more, than = "", ", on average that of FedAvg"
-            about = " ".join(filter(None, (points, more, about)))
-            tiles.append(Tile("Beside FedAvg", "no clear difference", about))
-            said[0] += than
-        else:
-            change = "Gained over FedAvg" if gain.mean > 0 else "Cost against FedAvg"
-            tiles.append(Tile(change, points, about))
-            said[0] += f", {points} {more} than FedAvg"
-    if distrusted is not None:
+        tiles.append(replace(tile, about="; ".join(filter(None, (tile.about, of_seed)))))
         whose = "it" if accuracy is not None else f"so far {title}"
-        said.append(f"{whose} distrusts {_said_of(distrusted)}")
+        said.append(f"{whose} distrusts {who}")
+    if gain is not None:
+        tile, than = _beside_fedavg(gain)
+        tiles.append(tile)
+        said[0] += f", {than}"
     return Headline(f"{'; '.join(said)}.", tiles)
+
+
+def _beside_fedavg(gain: Estimate) -> tuple[Tile, str]:
+    """Return how far an accuracy lies from FedAvg's, as a tile and in words."""
+    points = f"{100 * abs(gain.mean):.1f} points"
+    in_points = replace(gain, low=100 * gain.low, high=100 * gain.high)
+    interval = f"of test accuracy; 95 % {interval_text(in_points, '+.1f')}"
+    more = "more" if gain.mean > 0 else "less"
+    if not gain.low <= 0.0 <= gain.high:  # the interval of few seeds is NaN
+        change = "Gained over FedAvg" if gain.mean > 0 else "Cost against FedAvg"
+        return Tile(change, points, interval), f"{points} {more} than FedAvg"
+    unclear = "no clear difference"
+    if points == "0.0 points":
+        return Tile("Beside FedAvg", unclear, f"{points} {interval}"), "on average that of FedAvg"
+    tile = Tile("Beside FedAvg", unclear, f"{points} {more} {interval}")
+    return tile, f"{points} {more} than FedAvg, which is {unclear}"
 
 
 def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
@@ -117,10 +120,11 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
             about.append(f"FedAvg {fedavgs:{form}}")
         tiles.append(Tile(f"{of.capitalize()} {what}", f"{value:{form}}", "; ".join(about)))
         said[0] += f", the last with a {of} {what} of {value:{form}}"
-    distrusted = distrusted_tile(run)
+    distrusted = distrusted_clients(run)
     if distrusted is not None:
-        tiles.append(distrusted)
-        said.append(f"it distrusts {_said_of(distrusted)}")
+        tile, who = distrusted
+        tiles.append(tile)
+        said.append(f"it distrusts {who}")
     if value is not None and fedavgs is not None:
         difference = value - fedavgs
         in_points = what == ACCURACY
@@ -129,8 +133,8 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
     return Headline(f"{'; '.join(said)}.", tiles)
 
 
-def distrusted_tile(course: Course) -> Tile | None:
-    """Return who has been distrusted for some rounds up to the last, and since when.
+def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
+    """Return who has been distrusted up to the last round, and since when, as a tile and in words.
 
     None where the rule judges nobody.
     """
@@ -152,17 +156,14 @@ def distrusted_tile(course: Course) -> Tile | None:
         f"{', '.join(map(str, clients))} since round {first}"
         for first, clients in sorted(by_round.items())
     ]
-    if len(low) > MOST_NAMED:
-        named.append("and others")
+    counts = []
     if attackers:
         attack = "attackers" if len(attackers) > 1 else "attacker"
-        named.append(f"{len(low.keys() & set(attackers))} of {len(attackers)} {attack}")
+        counts.append(f"{len(low.keys() & set(attackers))} of {len(attackers)} {attack}")
     if len(since) > len(low):
-        named.append(f"not counted: {len(since) - len(low)} for fewer than {LASTING} rounds")
-    return Tile("Distrusted clients", f"{len(low)} of {len(verdicts)}", "; ".join(named))
-
-
-def _said_of(distrusted: Tile) -> str:
-    named = distrusted.about.partition("; and others")[0]
-    count = re.sub("^0 of", "none of", distrusted.value)
-    return f"{count} clients" + (f" ({named})" if named else "")
+        counts.append(f"not counted: {len(since) - len(low)} for fewer than {LASTING} rounds")
+    more = len(low) > MOST_NAMED
+    about = [*named, *(["and others"] if more else []), *counts]
+    said = "; ".join(named if more else about)
+    who = f"{len(low) or 'none'} of {len(verdicts)} clients" + (f" ({said})" if said else "")
+    return Tile("Distrusted clients", f"{len(low)} of {len(verdicts)}", "; ".join(about)), who

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gzip
 import math
-from base64 import b85encode
+from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -17,7 +17,6 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import tomli_w
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import TypeAdapter
@@ -35,9 +34,9 @@ from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_runs, recorded_table
 from fedcrf.experiments.results import RunResults, read_results, stores_in
 from fedcrf.experiments.settings import method_title
-from fedcrf.experiments.store import CellResult, Course, PartitionRecord, Store
+from fedcrf.experiments.store import CellResult, Course, PartitionRecord, Store, described
 from fedcrf.files import write_text
-from fedcrf.objectives import ACCURACY
+from fedcrf.objectives import ACCURACY, LOSS
 from fedcrf.report.effects import Effects, Verdict, effects_of, verdicts_of
 from fedcrf.report.explanation import (
     WORDS,
@@ -51,11 +50,7 @@ from fedcrf.report.explanation import (
 )
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.records import RoundRecord, Rounds
-
-Series = Sequence[float]
-
-LOSS = "loss"
+from fedcrf.simulation.records import RoundRecord, Rounds, brief
 
 
 @dataclass(frozen=True)
@@ -65,8 +60,8 @@ class Curve:
     name: str
     seeds: int
     rounds: Sequence[int]
-    mean: Series
-    sd: Series
+    mean: Sequence[float]
+    sd: Sequence[float]
 
 
 @dataclass(frozen=True)
@@ -234,7 +229,7 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
         results=results,
         details=details,
         damaged=any(each.damage for each in run.cells),
-        description=tomli_w.dumps(run.spec.describe()),
+        description=described(run.spec),
         holdings=holdings,
         **_drawn(run.records(), run.cells, room, notices),
     )
@@ -242,13 +237,13 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
 
 def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Rounds:
     """Return the rounds of the same simulation with FedAvg, if it is one of some runs."""
-    described = run.description()
-    if described.made_of is None or described.rule == FedAvg.__name__:
+    ours = run.description()
+    if ours.made_of is None or ours.rule == FedAvg.__name__:
         return []
     for other in others:
         with suppress(FedcrfError):  # said where that run is read
             beside = other.description()
-            alike = described.made_of.items() ^ (beside.made_of or {}).items()
+            alike = ours.made_of.items() ^ (beside.made_of or {}).items()
             if beside.rule == FedAvg.__name__ and {part for part, _ in alike} == {"rule"}:
                 return other.course().records
     return []
@@ -305,12 +300,12 @@ def _names(folders: Sequence[Path]) -> list[str]:
 def _facts(run: RunResults) -> list[tuple[str, str]]:
     spec = run.spec
     partition, rounds = spec.partition, spec.rounds
-    described = spec.describe()["model"]
-    model = ", ".join(f"{key} {value}" for key, value in described.items() if key != "name")
+    settings = spec.describe()["model"]
+    model = ", ".join(f"{key} {value}" for key, value in settings.items() if key != "name")
     facts = [
         ("Data", spec.data.dataset),
         ("Clients", f"{partition.num_clients}, {partition.title}"),
-        ("Model", described["name"] + (f" ({model})" if model else "")),
+        ("Model", settings["name"] + (f" ({model})" if model else "")),
         ("Methods", ", ".join(method_title(method) for method in spec.methods)),
         ("Seeds", ", ".join(map(str, spec.seeds))),
         ("Local training", spec.training.in_words()),
@@ -389,7 +384,7 @@ def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
         begun = [rounds for rounds in seeds if rounds]
         if begun:
             rounds, mean, sd = mean_curve(begun, lambda each: _validation(each).get(what, math.nan))
-            curves.append(Curve(method_title(name), len(begun), rounds, _series(mean), _series(sd)))
+            curves.append(Curve(method_title(name), len(begun), rounds, brief(mean), brief(sd)))
     return curves
 
 
@@ -410,17 +405,17 @@ def _cell_trust(course: Course) -> dict[str, Any]:
 
 def _round_trust(
     record: RoundRecord,
-    effects: Effects | None,
+    effects: Effects,
     clients: Sequence[ClientCauses],
     verdicts: Sequence[Verdict],
 ) -> dict[str, Any]:
     """Return who was trusted in one round and why; its lists run over the clients."""
     seen = None
-    if effects is not None:
+    if effects.values:
         drawn = ("values", "medians", "factors", "factor_medians", "named", "scored")
         seen = {name: getattr(effects, name) for name in drawn}
         if effects.affinities is not None:
-            seen["affinities"] = [_series(row, digits=2) for row in effects.affinities]
+            seen["affinities"] = [brief(row, digits=2) for row in effects.affinities]
     kept = {"round", "clients", "weight", "base_weight", "excluded"}
     told = zip(clients, verdicts, strict=True)
     return {
@@ -434,11 +429,6 @@ def _round_trust(
         "said": [[verdict_line(each, verdict), *weight_lines(each)] for each, verdict in told],
         "exclusions": exclusion_lines(record),
     }
-
-
-def _series(values: Iterable[float], digits: int = 6) -> list[float]:
-    """Return the values to so many significant digits, which keeps the page small."""
-    return [float(f"{value:.{digits}g}") for value in values]
 
 
 PROGRAM = ("base", "overview", "trust", "weights", "causes", "client", "clients", "begin")
@@ -472,21 +462,21 @@ def render(report: Report) -> str:
     return environment.get_template("report.html").render(
         report=report,
         version=__version__,
-        data=packed(TypeAdapter(dict[str, Any]).dump_json(report.drawn)),  # NaN becomes null
+        data=_as_text(gzip.compress(_json(report.drawn), mtime=0)),
         style=Markup(_asset("report.css").decode()),
         program=Markup("\n".join(_asset(f"{name}.js").decode() for name in PROGRAM)),
         plotly=_as_text(_asset("plotly-cartesian.min.js.gz")),
     )
 
 
-def packed(content: bytes) -> str:
-    """Return bytes compressed, as text that may stand in a script element."""
-    return _as_text(gzip.compress(content, mtime=0))
+def _json(drawn: dict[str, Any]) -> bytes:
+    """Return what a page draws as JSON, where NaN becomes null."""
+    return TypeAdapter(dict[str, Any]).dump_json(drawn)
 
 
 def _as_text(content: bytes) -> str:
-    """Return bytes in base 85, which takes 6 % less than base 64, without a sign of HTML's."""
-    return b85encode(content).translate(bytes.maketrans(b"&<>", b".:,")).decode()
+    """Return bytes as text that may stand in a script element."""
+    return b64encode(content).decode()
 
 
 def _asset(name: str) -> bytes:

@@ -35,11 +35,11 @@ from fedcrf.statistics import (
     UpdateGeometry,
     centred_geometry,
     model_geometry,
+    projections,
     weighted_average,
 )
-from fedcrf.statistics.inputs import Layers, finite_clients, is_real
+from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, finite_clients, is_real
 from fedcrf.statistics.one_pass import scatter
-from fedcrf.statistics.sums import update_norms
 
 Memory = Mapping[str, NDArray[Any]]
 """What a rule keeps from one round for the next: arrays by name, which a checkpoint holds."""
@@ -268,6 +268,15 @@ def kept_by_client(**kept: Mapping[int, Any]) -> Memory:
     return {CLIENTS: np.array(clients), **values}
 
 
+def named(prefix: str, arrays: Memory) -> Memory:
+    """Return the arrays whose names have this prefix, without it."""
+    return {
+        name.removeprefix(prefix): array
+        for name, array in arrays.items()
+        if name.startswith(prefix)
+    }
+
+
 def is_buffer(name: str, buffers: Sequence[str] = BUFFERS) -> bool:
     """Tell whether a tensor of this name is not trained."""
     return name.rpartition(".")[2] in buffers
@@ -472,8 +481,7 @@ class Round:
     def finite(self) -> NDArray[np.bool_]:
         """(m,) who may have weight.
 
-        `geometry`, `products` and `norms` also exclude reports whose length overflows. A report
-        that was excluded stays excluded.
+        `geometry`, `products` and `norms` also exclude reports whose length overflows.
         """
         self._asked = True
         if self._finite is None:
@@ -481,32 +489,38 @@ class Round:
             self._finite = finite_clients(layers)
         return self._finite
 
-    @finite.setter
-    def finite(self, found: NDArray[np.bool_]) -> None:
-        before = found if self._finite is None else self._finite
-        self._finite = before & found
-        if self._asked and (before & ~found).any():
+    def exclude(self, reports: NDArray[np.bool_]) -> None:
+        """Exclude reports, (m,) bool, beside those that are excluded already.
+
+        A rule that has asked who is finite may have counted on them. So this raises then, and
+        `Deciding.aggregate` asks the rule again, without them.
+        """
+        before = ~reports if self._finite is None else self._finite
+        self._finite = before & ~reports
+        if self._asked and (before & reports).any():
             raise _LateExclusionError(self._finite)
 
     @cached_property
     def geometry(self) -> UpdateGeometry:
         """Lengths and angles of the updates about their mean, which is all that distances need."""
         geometry = centred_geometry(*self.layers)
-        self.finite = geometry.finite
+        self.exclude(~geometry.finite)
         return geometry
 
     @cached_property
     def products(self) -> ModelGeometry:
         """The inner products of the updates and of the global model."""
         products = model_geometry(*self.layers)
-        self.finite = products.finite
+        self.exclude(~products.finite)
         return products
 
     @cached_property
     def norms(self) -> Vector:
         """(m,) the updates' lengths; NaN of those that are not finite."""
-        self.finite, norms = update_norms(*self.layers)
-        return norms
+        squares, _ = projections(*self.layers, numbers=MANY_NUMBERS)
+        finite = np.isfinite(squares)
+        self.exclude(~finite)
+        return np.sqrt(squares, out=np.full(len(squares), np.nan), where=finite)
 
     @property
     def used(self) -> NDArray[np.intp]:
@@ -516,12 +530,7 @@ class Round:
     @property
     def clients(self) -> list[int]:
         """The identities of the n finite clients."""
-        return [report.client for report in self.finite_reports]
-
-    @property
-    def finite_reports(self) -> list[ClientReport]:
-        """The n finite reports."""
-        return [self.reports[i] for i in self.used.tolist()]
+        return [self.reports[i].client for i in self.used.tolist()]
 
     @property
     def finite_states(self) -> list[State]:
@@ -689,7 +698,7 @@ class Deciding(Rule):
     ) -> AggregationResult:
         """Return the next global model, with weights and reasons; see `Rule.aggregate`."""
         finite = None
-        while True:
+        while True:  # ends, since each time fewer reports are left
             try:
                 return self.decide(Round(memory, model, reports, finite))
             except _LateExclusionError as late:

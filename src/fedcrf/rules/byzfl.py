@@ -140,7 +140,8 @@ class ByzFLRule(Deciding):
             updates = np.stack(
                 [update_of(state, given.model, dtype=np.float32) for state in given.states]
             )
-        finite = given.finite = np.asarray(np.isfinite(updates).all(axis=1))
+        finite = np.asarray(np.isfinite(updates).all(axis=1))
+        given.exclude(~finite)
         if not finite.any():
             return given.nobody(given.memory)
         shapes: dict[str, tuple[int, ...]] = {}

@@ -65,7 +65,8 @@ class CenteredClipping(Deciding):
         states = [center, *given.states]
         origin, *points = layers_alike(model, [model, *states])
         geometry = centred_geometry(points, origin)
-        finite = given.finite = geometry.finite[1:]
+        finite = geometry.finite[1:]
+        given.exclude(~finite)
         if not finite.any():
             return given.nobody(memory)
         if not geometry.finite[0]:  # the last aggregate leads out of the model's dtype

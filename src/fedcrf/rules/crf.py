@@ -112,7 +112,7 @@ class CRFRobustEvidence(CRFRobust):
 
 
 def _result(given: Round, posterior: Posterior) -> AggregationResult:
-    given.finite = ~posterior.excluded
+    given.exclude(posterior.excluded)
     return AggregationResult(
         state=average_states(given.model, given.reports, posterior.weights, posterior.coefficients),
         weights=posterior.weights,

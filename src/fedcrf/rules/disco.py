@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,13 +37,10 @@ class FedDisco(Deciding):
         offset: b, 0 or more.
     """
 
+    wanted_evidence: ClassVar[frozenset[str]] = frozenset({LABEL_DIVERGENCE})
+
     discrepancy: NotNegative = 0.5
     offset: NotNegative = 0.1
-
-    @property
-    def wanted_evidence(self) -> frozenset[str]:
-        """The label divergence."""
-        return frozenset({LABEL_DIVERGENCE})
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the models with these weights."""

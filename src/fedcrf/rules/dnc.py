@@ -57,7 +57,8 @@ class DnC(Deciding):
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the models that are left."""
         draws, kept = given.drawing(self.seed)
-        given.finite, grams = self._grams(*given.layers, draws)
+        finite, grams = self._grams(*given.layers, draws)
+        given.exclude(~finite)
         out = math.ceil(self.filter_fraction * (self.num_byzantine or 0))
         left = np.ones(len(given.used), np.bool_)
         for gram in grams if left.any() else ():

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedcrf.checks import Count, Natural, one_of
 from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics.inputs import BLOCK_NUMBERS, Layers
-from fedcrf.statistics.median import NETWORK_LIMIT, sorting_network
+from fedcrf.statistics.median import NETWORK_LIMIT, ranks
 from fedcrf.statistics.one_pass import checked_dimension
 
 Groups = NDArray[np.float64]
@@ -94,7 +94,7 @@ def _found(
     columns: NDArray[np.intp], sizes: Sequence[int]
 ) -> list[tuple[slice | NDArray[np.intp], NDArray[np.intp]]]:
     """Return by layer which of the columns lie in it, and where."""
-    if len(sizes) == 1:
+    if len(sizes) == 1:  # a fifth of the time of GAS
         return [(slice(0, len(columns)), columns)]
     ends = np.cumsum(sizes)
     layer = np.searchsorted(ends, columns, side="right")
@@ -162,13 +162,7 @@ def _ranked(groups: Groups) -> Sequence[NDArray[np.float64]]:
     """Return m arrays of (g, c): the values of every coordinate in order."""
     if len(groups) > NETWORK_LIMIT:
         return np.sort(groups, axis=0)  # type: ignore[return-value]  # rows are a sequence too
-    ranked = list(groups.copy())
-    spare = np.empty_like(ranked[0])
-    for i, j in sorting_network(len(ranked)):
-        np.minimum(ranked[i], ranked[j], out=spare)
-        np.maximum(ranked[i], ranked[j], out=ranked[j])
-        ranked[i], spare = spare, ranked[i]
-    return ranked
+    return ranks(groups, 0, len(groups))
 
 
 BASES: Mapping[str, Callable[[Groups, int], NDArray[Any]]] = {

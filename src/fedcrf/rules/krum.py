@@ -8,8 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from fedcrf.checks import Natural
-from fedcrf.rules.base import AggregationResult, Deciding, Round, Vector
-from fedcrf.statistics import UpdateGeometry
+from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 
 
 @dataclass(frozen=True)
@@ -27,13 +26,11 @@ class Krum(Deciding):
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the chosen clients' models."""
         f = self.num_byzantine or 0
-        scores = krum_scores(given.geometry, f)
-        used = given.used
-        order = used[np.argsort(scores[used], kind="stable")]
-        best = order[: 1 if self.single else max(1, len(used) - f)]
-        weights = np.zeros(len(given.reports))
-        weights[best] = 1.0 / max(1, len(best))
-        return given.weighted(weights)
+        scores = krum_scores(given.among_used(given.geometry.gram), f)
+        count = 1 if self.single else max(1, len(scores) - f)
+        chosen = np.zeros(len(scores), np.bool_)
+        chosen[np.argsort(scores, kind="stable")[:count]] = True
+        return given.weighted(given.equal_weights(chosen))
 
 
 @dataclass(frozen=True)
@@ -47,18 +44,14 @@ class MultiKrum(Krum):
     single: ClassVar[bool] = False
 
 
-def krum_scores(geometry: UpdateGeometry, num_byzantine: int) -> Vector:
-    """Return (m,) sums of an update's squared distances to its m − f − 2 nearest others.
+def krum_scores(gram: Matrix, num_byzantine: int) -> Vector:
+    """Return (n,) sums of an update's squared distances to its n − f − 2 nearest others.
 
-    They are infinite for updates that are not finite, which m does not count. The geometry is that
-    of the updates about their mean, which keeps the digits of their differences.
+    The (n, n) inner products are those of finite updates about their mean, which keeps the digits
+    of their differences.
     """
-    used = np.flatnonzero(geometry.finite)
-    gram = geometry.gram[np.ix_(used, used)]
     squares = np.diagonal(gram)
     squared = np.maximum(squares[:, None] + squares - 2.0 * gram, 0.0)
     np.fill_diagonal(squared, np.inf)
-    neighbours = min(max(1, len(used) - num_byzantine - 2), max(0, len(used) - 1))
-    scores = np.full(geometry.num_clients, np.inf)
-    scores[used] = np.sort(squared, axis=1)[:, :neighbours].sum(axis=1)
-    return scores
+    neighbours = min(max(1, len(gram) - num_byzantine - 2), max(0, len(gram) - 1))
+    return np.asarray(np.sort(squared, axis=1)[:, :neighbours].sum(axis=1))

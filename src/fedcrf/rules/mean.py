@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -43,13 +44,10 @@ class FedNova(Deciding):
         buffers: Last parts of the names of tensors that are not trained.
     """
 
+    needs_steps: ClassVar[bool] = True
+
     normalise_buffers: Truth = False
     buffers: tuple[str, ...] = BUFFERS
-
-    @property
-    def needs_steps(self) -> bool:
-        """True: updates are divided by the steps."""
-        return True
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the normalised average of the updates.

@@ -61,7 +61,8 @@ class FLTrust(Deciding):
             own = [a.astype(np.float64) - b for a, b in zip(server, origin, strict=True)]
             length = np.sqrt(sum(float(np.vdot(layer, layer)) for layer in own))
         squares, along = projections(models, origin, own)
-        finite = given.finite = np.isfinite(squares)
+        finite = np.isfinite(squares)
+        given.exclude(~finite)
         norms = np.sqrt(np.where(finite, squares, 0.0))
         aligned = finite & (norms > 0) & (along > 0) & bool(0 < length < np.inf)
         scores = np.zeros(len(squares))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -51,11 +51,6 @@ class Scores(dict[str, Tensor]):
     """
 
     behaviour: ClassVar[int] = 1
-
-
-def joined(one: Scores, other: Scores) -> Scores:
-    """Return the scores of the examples of both, one's first."""
-    return Scores({name: torch.cat([values, other[name]]) for name, values in one.items()})
 
 
 def evaluation_of(scores: Scores) -> Metrics:
@@ -408,8 +403,7 @@ class Engine:
         return [answers[number] for number in range(len(tasks))]
 
 
-@contextlib.contextmanager
-def engine_for(simulation: Simulation, num_workers: int) -> Iterator[Engine]:
+def engine_for(simulation: Simulation, num_workers: int) -> contextlib.closing[Engine]:
     """Give an engine of so many processes; of none where one would do the work alone.
 
     A user's task is measured client by client, and what it is made of may not be sent: this process
@@ -418,11 +412,7 @@ def engine_for(simulation: Simulation, num_workers: int) -> Iterator[Engine]:
     num_workers = min(num_workers, simulation.most_participants)
     on_gpu = simulation.federation.device.type == "cuda"
     alone = num_workers <= 1 or on_gpu or simulation.task is not CLASSIFICATION
-    engine = Engine(simulation, 0 if alone else num_workers)
-    try:
-        yield engine
-    finally:
-        engine.close()
+    return contextlib.closing(Engine(simulation, 0 if alone else num_workers))
 
 
 def shared_out(sizes: Sequence[int], num_workers: int) -> list[list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -17,19 +18,20 @@ from fedcrf.checks import (
     LARGEST_FLOAT32,
     Count,
     NotNegative,
+    Part,
     Positive,
     Settings,
     Share,
     check_whole,
-    is_number,
 )
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.objectives import CLASSIFICATION, OBJECTIVES, Objective, Plain, Task
 from fedcrf.simulation.federation import Examples, Stream, generator
 
 MOST_EXAMPLES = 2**31 - 1
 """In a step: more than any client has."""
 
+_logger = logging.getLogger(__name__)
 
 Pass = tuple[Tensor, Sequence[int]]
 """Indices of examples in the order of training, and how many of them each step has."""
@@ -57,7 +59,7 @@ class LocalTraining(Settings):
             once a round, as in ByzFL's DSGD: no rule sees it. Else it is part of the clients'
             steps.
         milestones: Rounds after which the learning rate is multiplied by ``learning_rate_decay``.
-        learning_rate_decay: In (0, 1].
+        learning_rate_decay: Above 0 and up to 1.
 
     Raises:
         FedcrfError: A value is out of range, or two settings exclude each other.
@@ -72,7 +74,7 @@ class LocalTraining(Settings):
     worker_momentum: Share | None = None
     weight_decay: NotNegative | None = None
     milestones: tuple[int, ...] | None = None
-    learning_rate_decay: float | None = None
+    learning_rate_decay: Part | None = None
 
     def in_words(self, optimizer: str | None = None) -> str:
         """Return how a client trains, in a line; by SGD if no other optimizer is named."""
@@ -97,13 +99,10 @@ class LocalTraining(Settings):
             )
         if self.batch_size > MOST_EXAMPLES:
             raise FedcrfError(f"batch_size {self.batch_size}: give {MOST_EXAMPLES} at most")
-        milestones, decay = self.milestones, self.learning_rate_decay
-        if (milestones is None) != (decay is None):
+        if (self.milestones is None) != (self.learning_rate_decay is None):
             raise FedcrfError("milestones and learning_rate_decay: give both, or neither")
-        for milestone in milestones or ():
+        for milestone in self.milestones or ():
             check_whole("milestones", milestone, least=1)
-        if decay is not None and not (is_number(decay) and 0 < decay <= 1):
-            raise FedcrfError(f"learning_rate_decay {decay}: give a number in (0, 1]")
 
     def _fill_in(self, name: str, other: str, default: float) -> None:
         """Give a setting its default if the one in its place is not given."""
@@ -388,16 +387,22 @@ class GraphTraining(NetworkTraining):
     A step is about two hundred kernels of a few microseconds, which wait for the host if it
     launches them one by one. A graph keeps its addresses, learning rate and objective. If one of
     them changes, a new graph is captured. An objective of a user's is asked in every step.
+
+    A capture fails if another thread of the process uses the GPU meanwhile. From then on steps are
+    taken as `NetworkTraining` takes them.
     """
 
-    _made_for: tuple[Any, ...] = ()
-    _graph: torch.cuda.CUDAGraph | None = None
+    _by_graph = False  # whether the whole batches of this round are steps of the graph
+    _made_for: tuple[Any, ...] | None = None  # what the graph keeps, and its buffers are for
+    _graph: torch.cuda.CUDAGraph | None = None  # captured in the first step that it is needed for
+    _failed: torch.cuda.CUDAGraph | None = None  # kept, since torch's allocator refers to it
 
     def _begin(
         self, examples: Examples, objective: Objective, momenta: list[Tensor] | None, number: int
     ) -> None:
-        if type(objective) not in OBJECTIVES.values():
-            self._made_for = ()
+        self._by_graph = type(objective) in OBJECTIVES.values() and self._failed is None
+        if not self._by_graph:
+            self._made_for = None  # this round puts other buffers in the place of the graph's
             super()._begin(examples, objective, momenta, number)
             return
         images, labels = examples.images, examples.labels
@@ -415,21 +420,25 @@ class GraphTraining(NetworkTraining):
             buffer.zero_() if momenta is None else buffer.copy_(momenta[place])
 
     def _take(self, examples: Examples, batch: Tensor) -> None:
-        if not self._made_for or len(batch) != self._settings.batch_size:
+        if not self._by_graph or len(batch) != self._settings.batch_size:
             super()._take(examples, batch)
             return
         if self._graph is None:
             self._inputs = examples.images.index_select(0, batch)
             self._labels = examples.labels.index_select(0, batch)
             self._graph = self._captured()
+            if self._graph is None:
+                self._by_graph = False
+                super()._take(examples, batch)
+                return
         else:
             torch.index_select(examples.images, 0, batch, out=self._inputs)
             torch.index_select(examples.labels, 0, batch, out=self._labels)
         self._graph.replay()
         self._total += self._loss * len(batch)
 
-    def _captured(self) -> torch.cuda.CUDAGraph:
-        """Return a graph of a step."""
+    def _captured(self) -> torch.cuda.CUDAGraph | None:
+        """Return a graph of a step; None if its capture fails, which changes nothing."""
         device = self._labels.device
         graph = torch.cuda.CUDAGraph()
         aside = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
@@ -438,8 +447,21 @@ class GraphTraining(NetworkTraining):
             with torch.cuda.stream(aside):
                 self._warm_up()
             torch.cuda.current_stream().wait_stream(aside)
-            with torch.cuda.graph(graph, stream=aside):
-                self._loss = self._step(self._inputs, self._labels)
+            try:
+                # The outer context puts the stream back, which a failed capture leaves set.
+                with (
+                    torch.cuda.stream(torch.cuda.current_stream()),
+                    torch.cuda.graph(graph, stream=aside),
+                ):
+                    self._loss = self._step(self._inputs, self._labels)
+            except RuntimeError as error:
+                self._failed = graph
+                _logger.warning(
+                    "a step of training cannot be captured as a CUDA graph (%s): training goes on "
+                    "without graphs, which takes longer.",
+                    in_a_line(error),
+                )
+                return None
         return graph
 
     def _warm_up(self) -> None:

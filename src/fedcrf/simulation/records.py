@@ -307,10 +307,11 @@ def decided(
 
     ``clients`` are the reports' in the record; ``result`` is None without any report.
     """
+    evidence = {name: brief(values) for name, values in reported_evidence(reports).items()}
     seen: dict[str, Any] = {
         "clients": list(clients),
         "num_examples": num_examples(reports),
-        "evidence": evidence_of(reports),
+        "evidence": evidence or None,
     }
     if result is None:
         return {**seen, "weight": [], "base_weight": []}
@@ -324,11 +325,6 @@ def decided(
         "overflowed": overflowed or None,
         "reasons": reasons_of(result),
     }
-
-
-def evidence_of(reports: Sequence[ClientReport]) -> dict[str, list[Any]] | None:
-    """Return what the clients reported of themselves, to six significant digits."""
-    return {name: brief(values) for name, values in reported_evidence(reports).items()} or None
 
 
 def reasons_of(result: AggregationResult) -> Reasons | None:
@@ -369,6 +365,6 @@ def _above_diagonal(
     return rows, [those.tolist() for those in columns]
 
 
-def brief(values: NDArray[np.float64] | Sequence[float]) -> list[Any]:
-    """Return the values to six significant digits, enough to explain a weight."""
-    return [float(f"{value:.6g}") for value in values]
+def brief(values: NDArray[np.float64] | Sequence[float], digits: int = 6) -> list[Any]:
+    """Return the values to so many significant digits; six are enough to explain a weight."""
+    return [float(f"{value:.{digits}g}") for value in values]

@@ -28,11 +28,11 @@ from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import (
     Engine,
+    Scores,
     check_evidence,
     client_evaluation_of,
     engine_for,
     evaluation_of,
-    joined,
     metrics_of,
     state_of,
 )
@@ -365,14 +365,9 @@ class Simulation(Settings):
 
         Clients keep them (FLTrust's root data: Cao et al., NDSS 2021, section VI).
         """
-        parts = self.federation.clients
-        sizes = [len(part) for part in parts]
-        ends = np.cumsum(sizes)
-        draw = generator(self.seed, Stream.SERVER)
-        drawn = np.sort(draw.choice(ends[-1], self.rule.server_examples, replace=False))
-        by_client = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
-        chosen = zip(parts, by_client, ends - sizes, strict=True)
-        return Examples.joined([part[places - start] for part, places, start in chosen])
+        union, draw = Examples.joined(self.federation.clients), generator(self.seed, Stream.SERVER)
+        drawn = draw.choice(len(union), self.rule.server_examples, replace=False)
+        return union[np.sort(drawn)]
 
     def examples(self, client: int, number: int) -> Examples:
         """Return what a client trains on in a round, or the server."""
@@ -432,8 +427,17 @@ class Simulation(Settings):
         excluded = compress(clients, result.excluded)
         lost = lost_rounds(state.lost_rounds, number, clients, attacking, excluded, self.threat)
         loss = float(np.average(losses, weights=num_examples(trained_reports)))
-        last = number >= self.max_rounds
-        shown = number % self.evaluate_every == 0 or last
+        personal = state_of(engine.memory.personal)
+        recorded = self._is_recorded(number, lost)
+        scores = engine.score(model) if recorded else {}
+        seconds = Seconds(
+            training=trained - started,
+            aggregation=aggregated - attacked,
+            evaluation=time.perf_counter() - aggregated,
+        )
+        totals = None
+        if self.evaluate_every > 1:
+            totals = Totals.of(state.totals, clients, result, loss, lost, seconds)
         after = replace(
             state,
             round=number,
@@ -441,46 +445,50 @@ class Simulation(Settings):
             memory=result.memory,
             attack_memory=attack_memory,
             lost_rounds=lost,
-            personal=state_of(engine.memory.personal),
+            personal=personal,
+            totals=None if recorded else totals,
         )
-        evaluated = shown or divergence(lost, number, last) is not None
-        scores = engine.score(model) if evaluated else {}
-        seconds = Seconds(
-            training=trained - started,
-            aggregation=aggregated - attacked,
-            evaluation=time.perf_counter() - aggregated,
-        )
-        if self.evaluate_every > 1:
-            totals = Totals.of(state.totals, clients, result, loss, lost, seconds)
-            after = replace(after, totals=totals)
-        if not evaluated:
+        if not recorded:
             return after, None
-        held, everyone = self.judged, None
-        if held.set_aside is not None:
-            owners = torch.cat([held.test.owners, held.set_aside.owners])
-            everyone = client_evaluation_of(joined(scores["test"], scores["set_aside"]), owners)
-        validation = evaluation_of(scores["validation"])
-        success = evaluation_of(scores[TRIGGERED]).accuracy if TRIGGERED in scores else None
-        stopping = state.stopping.observe(number, validation.loss)
         record = RoundRecord(
             round=number,
             training_loss=loss,
-            validation=validation,
-            test=client_evaluation_of(scores["test"], held.test.owners),
-            held_out=evaluation_of(scores["held_out"]) if "held_out" in scores else None,
-            everyone=everyone,
-            metrics=metrics_of(scores),
-            attack_success=success,
             client_training_loss=brief(losses),
             attackers=attacking,
             kept_model=not result.weights.any(),
             kept_reason=result.kept_reason,
             seconds=seconds,
-            totals=after.totals,
+            totals=totals,
+            **self._evaluation(scores),
             **decided(reports, clients, result),
         )
+        stopping = state.stopping.observe(number, record.validation.loss)
         best = model if stopping.best_round == number else state.best_model
-        return replace(after, best_model=best, stopping=stopping, totals=None), record
+        return replace(after, best_model=best, stopping=stopping), record
+
+    def _is_recorded(self, number: int, lost: int) -> bool:
+        """Return whether a round is evaluated and has a record; ``lost`` as in `divergence`."""
+        last = number >= self.max_rounds
+        diverged = divergence(lost, number, last) is not None
+        return last or diverged or number % self.evaluate_every == 0
+
+    def _evaluation(self, scores: Mapping[str, Scores]) -> dict[str, Any]:
+        """Return the fields of a record that follow from the scores of the round's model."""
+        held, test = self.judged, scores["test"]
+        fields: dict[str, Any] = {
+            "validation": evaluation_of(scores["validation"]),
+            "test": client_evaluation_of(test, held.test.owners),
+            "metrics": metrics_of(scores),
+        }
+        if "held_out" in scores:
+            fields["held_out"] = evaluation_of(scores["held_out"])
+        if held.set_aside is not None:
+            both = {of: torch.cat([each, scores["set_aside"][of]]) for of, each in test.items()}
+            owners = torch.cat([held.test.owners, held.set_aside.owners])
+            fields["everyone"] = client_evaluation_of(Scores(both), owners)
+        if TRIGGERED in scores:
+            fields["attack_success"] = evaluation_of(scores[TRIGGERED]).accuracy
+        return fields
 
     def _decayed(self, number: int, before: State, result: AggregationResult) -> State:
         """Return the round's model, with the weight decay of the server's step."""

@@ -327,14 +327,21 @@ def _add_up(
 ) -> list[NDArray[np.float64]]:
     """Carry out a compiled function over all columns; add up what tasks find, in their order.
 
-    The function takes columns, sums of these shapes to add to, the room that its task works in, and
-    what else is given of the columns. A task has columns of this width.
+    Args:
+        function: Called as ``function(layers, start, stop, *sums, *room, *given)``; the first three
+            are `Columns`.
+        joined: The clients' layers.
+        width: How many columns a task has.
+        threads: Tasks at once.
+        sums: Shapes of the arrays that a task adds to.
+        room: Makes what a task works in.
+        given: From columns to what else the function takes of them.
     """
 
     def carry_out(task: slice) -> list[NDArray[np.float64]]:
         found, working = [np.zeros(shape) for shape in sums], room()
-        for where, columns in joined.columns(task):
-            _call(function, *columns, *found, *working, *given(where))
+        for where, (layers, start, stop) in joined.columns(task):
+            _call(function, layers, start, stop, *found, *working, *given(where))
         return found
 
     totals: list[NDArray[np.float64]] = []

@@ -8,7 +8,7 @@ which what could be chance is not taken out.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,9 +74,6 @@ class NeighbourSearch(Settings):
             numbers, cosines are exact.
         sketch_seed: The seed of the sketches' signs. Keep it secret: an attacker that knows it can
             send updates whose sketches mislead.
-
-    Raises:
-        FedcrfError: A setting outside its range.
     """
 
     neighbours: Count
@@ -86,19 +83,15 @@ class NeighbourSearch(Settings):
 
 @dataclass(frozen=True, eq=False)
 class CrowdStatistics:
-    """`UpdateStatistics` of m updates, with the pairs of near neighbours alone.
+    """Statistics of m updates, with the pairs of near neighbours alone.
+
+    Other attributes are those of `UpdateStatistics`.
 
     Attributes:
-        dimension: d, the numbers in an update.
-        finite: (m,) bool, as there.
-        overflowed: (m,) bool, as there.
         norms: (m,) float64; ‖u_i‖, NaN where not finite.
         cosines: (m, m) float64, sparse and symmetric; ⟨u_i, u_j⟩ / (‖u_i‖ ‖u_j‖ + ε), exact or
             estimated, if one of i and j is among the other's k nearest. Only stored numbers are
             pairs, zeros too.
-        median_inner: (m,) float64, as there.
-        median_distance: (m,) float64, as there.
-        median_norm: As there.
     """
 
     dimension: int
@@ -168,16 +161,9 @@ def crowd_statistics(
 def with_nearest(statistics: UpdateStatistics, neighbours: int) -> CrowdStatistics:
     """Return the statistics with each client's nearest neighbours alone, found exactly."""
     cosines = statistics.cosines[np.ix_(statistics.finite, statistics.finite)]
-    return CrowdStatistics(
-        dimension=statistics.dimension,
-        finite=statistics.finite,
-        overflowed=statistics.overflowed,
-        norms=statistics.norms,
-        cosines=nearest(lambda start, stop: cosines[start:stop], statistics.finite, neighbours),
-        median_inner=statistics.median_inner,
-        median_distance=statistics.median_distance,
-        median_norm=statistics.median_norm,
-    )
+    near = nearest(lambda start, stop: cosines[start:stop], statistics.finite, neighbours)
+    names = [each.name for each in fields(CrowdStatistics) if each.name != "cosines"]
+    return CrowdStatistics(cosines=near, **{name: getattr(statistics, name) for name in names})
 
 
 def nearest(

@@ -55,7 +55,7 @@ def coordinate_median(block: Any) -> Any:
     The (m, b) finite numbers are an array or a tensor, which is not changed.
     """
     num_rows = len(block)
-    ranked = _ranks(block, (num_rows - 1) // 2, num_rows // 2 + 1)
+    ranked = ranks(block, (num_rows - 1) // 2, num_rows // 2 + 1)
     return (ranked[0] + ranked[-1]) / 2
 
 
@@ -64,11 +64,11 @@ def coordinate_trimmed_mean(block: Any, trim: int) -> Any:
 
     As for `coordinate_median`; 2 · trim < m.
     """
-    kept = _ranks(block, trim, len(block) - trim)
+    kept = ranks(block, trim, len(block) - trim)
     return sum(kept) / len(kept)
 
 
-def _ranks(block: Any, first: int, last: int) -> list[Any]:
+def ranks(block: Any, first: int, last: int) -> list[Any]:
     """Return every column's values of ranks ``first`` to ``last``; the outer two in their place."""
     if len(block) > NETWORK_LIMIT:
         if is_torch_tensor(block):

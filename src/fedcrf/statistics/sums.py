@@ -14,7 +14,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.statistics.inputs import (
-    MANY_NUMBERS,
     Layers,
     Origin,
     as_numpy,
@@ -115,18 +114,6 @@ def about_mean(
             apart -= apart.mean(axis=0)
             gram += apart @ apart.T
     return as_numpy(squares), as_numpy(gram)
-
-
-def update_norms(
-    clients: Sequence[Layers], origin: Layers
-) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Return (m,) whether each update is finite, its square too, and (m,) lengths, NaN if not.
-
-    Arguments are those of `projections`.
-    """
-    squares, _ = projections(clients, origin, numbers=MANY_NUMBERS)
-    finite = np.isfinite(squares)
-    return finite, np.sqrt(squares, out=np.full(len(squares), np.nan), where=finite)
 
 
 def projections(

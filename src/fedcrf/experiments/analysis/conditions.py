@@ -412,7 +412,7 @@ def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]
     if len(study.axes) != 2:
         return paths
     down, across = (axis.name for axis in study.axes)
-    rows, columns = ([value_text(value) for value in axis.values] for axis in study.axes)
+    rows, columns = ([value_text(value) for value, _ in axis.layers] for axis in study.axes)
     default = tuple(map(value_text, study.default_values()))
     written = results.assign(**{name: results[name].map(value_text) for name in (down, across)})
     for method in dict.fromkeys(results[results["complete"]]["method"]):

@@ -34,9 +34,9 @@ from fedcrf.experiments.analysis.tables import (
     paired_difference,
     write_tables,
 )
-from fedcrf.experiments.settings import folder_name, method_title
+from fedcrf.experiments.settings import folder_name, merge, method_title
 from fedcrf.experiments.spec import RunSpec
-from fedcrf.experiments.store import check_folder, check_free, stale_line
+from fedcrf.experiments.store import stale_line
 from fedcrf.experiments.study import Axis, Study, read_suite
 
 SETTINGS = ("noniid", "iid")
@@ -51,6 +51,11 @@ class Column(NamedTuple):
 
     dataset: str
     setting: str  # one of `SETTINGS`
+
+    @property
+    def name(self) -> str:
+        """How its study calls it, and its folder."""
+        return f"{self.dataset}-{self.setting}"
 
     @property
     def title(self) -> str:
@@ -119,25 +124,17 @@ def paper_study(
 ) -> Study:
     """Return the study that fills columns of the paper's tables, from ``suites/paper.toml``."""
     paper = read_suite("paper")
-    datasets, settings = (dict.fromkeys(names) for names in zip(*columns, strict=True))
     asked = {"methods": list(methods), "seeds": list(seeds)}
-    return Study(
-        (paper.run, asked),
+    layers = tuple(
         (
-            Axis("dataset", tuple((name, paper.datasets[name]) for name in datasets)),
-            Axis("partition", tuple((k, {"partition": paper.partitions[k]}) for k in settings)),
-        ),
-        folder_name=lambda at: f"{at['dataset']}-{at['partition']}",
-        only=frozenset(columns),
+            column.name,
+            merge(paper.datasets[column.dataset], {"partition": paper.partitions[column.setting]}),
+        )
+        for column in columns
     )
-
-
-def check_tables_folder(folder: Path) -> None:
-    """Raise a `FedcrfError` where a folder holds something, and neither a column nor the tables."""
-    check_folder(folder)
-    runs = [store.path for _, store in paper_study(chosen_columns()).runs(folder)]
-    if not any(path.exists() for path in (folder / "table-noniid.csv", *runs)):
-        check_free(folder, "tables.md", "tables of the paper")
+    return Study(
+        (paper.run, asked), (Axis("column", layers),), folder_name=lambda at: str(at["column"])
+    )
 
 
 def published_column(spec: RunSpec) -> Mapping[str, Estimate]:
@@ -146,17 +143,17 @@ def published_column(spec: RunSpec) -> Mapping[str, Estimate]:
     The paper does not say in which precision it trained, so that a run of any precision counts.
     """
     columns = [column for column in PUBLISHED if column.dataset == spec.data.dataset]
-    if columns:
-        for at, paper in paper_study(columns, spec.methods, spec.seeds).points:
-            training = replace(paper.training, precision=spec.training.precision)
-            if spec.describe() == replace(paper, training=training).describe():
-                return PUBLISHED[Column(at["dataset"], at["partition"])]
+    points = paper_study(columns, spec.methods, spec.seeds).points
+    for column, (_, paper) in zip(columns, points, strict=True):
+        training = replace(paper.training, precision=spec.training.precision)
+        if spec.describe() == replace(paper, training=training).describe():
+            return PUBLISHED[column]
     return {}
 
 
 def of_column(cells: pd.DataFrame, column: Column) -> pd.DataFrame:
     """Return the cells of one column."""
-    return cells[(cells["dataset"] == column.dataset) & (cells["partition"] == column.setting)]
+    return cells[cells["column"] == column.name]
 
 
 def column_table(cells: pd.DataFrame, column: Column) -> Table:
@@ -193,12 +190,12 @@ def differences_table(title: str, cells: pd.DataFrame) -> Table:
 def paper_table(cells: pd.DataFrame, setting: str) -> Table:
     """Return one table in the paper's layout: a row a method, ours and the paper's by column."""
     columns = [column for column in PUBLISHED if column.setting == setting]
-    of_method = by_axes(cells, "dataset", "partition", "method")
+    of_method = by_axes(cells, "column", "method")
     rows, header = [], ["method"]
     for method in PAPER_METHODS:
         row = [method_title(method)]
         for column in columns:
-            ours = estimate(of_method[*column, method]["accuracy"])
+            ours = estimate(of_method[column.name, method]["accuracy"])
             row.append(NOT_RUN if ours is None else estimate_text(ours))
             row.append(estimate_text(PUBLISHED[column][method]))
         rows.append(tuple(row))

@@ -277,16 +277,24 @@ def _results_shown(page: str) -> int:
     if said := re.search(r"^(\d+) of \d+ cells;", page, flags=re.MULTILINE):
         return int(said[1])
     shown = 0
-    for lines in re.findall(r"(?:^\|.*\n)+", page, flags=re.MULTILINE):
-        header, *rows = (
-            [entry.strip() for entry in line.split("|")] for line in lines.splitlines()
-        )
-        for name, entry in (pair for row in rows for pair in zip(header, row, strict=False)):
-            if name in ("n", "seeds") and entry.isdecimal():
-                shown += int(entry)
-            elif re.search(r"\d\.\d", entry):
-                shown += 1
+    for table in tables_in(page):
+        for row in table.rows:
+            for name, entry in zip(table.header, row, strict=False):
+                if name in ("n", "seeds") and entry.isdecimal():
+                    shown += int(entry)
+                elif re.search(r"\d\.\d", entry):
+                    shown += 1
     return shown
+
+
+def tables_in(page: str) -> Iterator[Table]:
+    """Yield the tables of a page in Markdown, without titles and notes."""
+    for lines in re.findall(r"(?:^\|.*\|\n)+", page, flags=re.MULTILINE):
+        header, *below = (
+            tuple(entry.strip() for entry in line.strip("|").split("|"))
+            for line in lines.splitlines()
+        )
+        yield Table("", header, tuple(below[1:]))  # below the rule
 
 
 def method_rows(cells: pd.DataFrame) -> Iterator[tuple[str, tuple[str, str, str]]]:

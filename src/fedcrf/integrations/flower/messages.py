@@ -12,22 +12,13 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
-from fedcrf.integrations.replies import average_metrics, capped, check_numbers, positive
+from fedcrf.integrations.replies import average_metrics, capped, positive, state_of
 from fedcrf.rules import State
 
 SERIALISATION = "numpy.ndarray"
 """How Flower names an array in NumPy's own format."""
 
 HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
-
-
-def as_state(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
-    """Return a model's tensors by name; views of the record's bytes, read-only.
-
-    Raises:
-        FedcrfError: A tensor that cannot be read, or that holds no real numbers.
-    """
-    return {name: _as_tensor(name, array) for name, array in arrays.items()}
 
 
 def as_record(state: dict[str, NDArray[Any]]) -> ArrayRecord:
@@ -54,13 +45,9 @@ def view(array: Array) -> NDArray[Any]:
     )
 
 
-def _as_tensor(name: str, array: Array) -> NDArray[Any]:
-    try:
-        tensor = view(array)
-    except Exception as error:  # whatever a client sent must not stop a round
-        raise FedcrfError(f"holds a '{name}' that cannot be read: {error}") from None
-    check_numbers(name, tensor)
-    return tensor
+def as_state(arrays: ArrayRecord) -> State:
+    """Return a model's tensors by name, views of the record's bytes; see `state_of`."""
+    return state_of(arrays, view)
 
 
 def _as_array(tensor: NDArray[Any]) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections.abc import Callable, Iterable
 from dataclasses import fields
@@ -15,13 +14,14 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
 from fedcrf.checks import (
+    Checked,
     Fraction,
     Natural,
     Settings,
     Text,
+    check_function,
     check_given,
     check_whole,
-    function,
 )
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.flower.messages import (
@@ -51,8 +51,8 @@ class FedAvgArguments(TypedDict, total=False):
     weighted_by_key: Text
     arrayrecord_key: Text
     configrecord_key: Text
-    train_metrics_aggr_fn: Annotated[AverageMetrics, function()] | None
-    evaluate_metrics_aggr_fn: Annotated[AverageMetrics, function()] | None
+    train_metrics_aggr_fn: Annotated[AverageMetrics, Checked(check_function)] | None
+    evaluate_metrics_aggr_fn: Annotated[AverageMetrics, Checked(check_function)] | None
 
 
 class RuleStrategy(Settings, FedAvg):
@@ -259,8 +259,7 @@ class RuleStrategy(Settings, FedAvg):
         metrics = MetricRecord()
         if self.train_metrics_aggr_fn is average_by_counts:
             metrics.update(self._server.averaged(decision, self.weighted_by_key))
-        elif decision.usable:
-            finite = [reply.content for reply in decision.finite]
+        elif finite := [reply.content for reply in decision.finite]:
             metrics.update(self.train_metrics_aggr_fn(finite, self.weighted_by_key))
         metrics.update(decision.reasons())
         arrays = as_record(state) if decision.kept_reason is None else decision.round.sent
@@ -333,12 +332,9 @@ class CRFAvg(RuleStrategy):
         checkpoint_to: str | Path | None = None,
         memory: Memory | None = None,
     ) -> None:
-        given = {name: each for name, each in locals().items() if name in ARGUMENTS}
+        given = {n: each for n, each in locals().items() if n not in ("self", "__class__")}
         rule = CRF(**{each.name: given.pop(each.name) for each in fields(CRF)})
         super().__init__(rule, **given)
-
-
-ARGUMENTS = inspect.signature(CRFAvg).parameters.keys()
 
 
 def _counted_from(rounds: int, result: Result) -> Result:

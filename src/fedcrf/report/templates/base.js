@@ -49,26 +49,9 @@ function table(header, rows, chosen = -1) {
   return element("table", [element("thead", element("tr", names)), element("tbody", body)]);
 }
 
-// The digits of base 85, as RFC 1924 has them but for the signs that HTML has a use for.
-const DIGITS =
-  "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz!#$%.()*+-;:=,?@^_`{|}~";
-
-function bytesOf(text) {
-  const values = new Uint8Array(128);
-  for (let i = 0; i < DIGITS.length; i++) values[DIGITS.charCodeAt(i)] = i;
-  const whole = text.padEnd(Math.ceil(text.length / 5) * 5, "~");
-  const view = new DataView(new ArrayBuffer((whole.length / 5) * 4));
-  for (let i = 0; i < whole.length; i += 5) {
-    let word = 0;
-    for (let k = i; k < i + 5; k++) word = word * 85 + values[whole.charCodeAt(k)];
-    view.setUint32((i / 5) * 4, word);
-  }
-  return new Uint8Array(view.buffer, 0, Math.floor((text.length * 4) / 5));
-}
-
 // What an element holds as compressed bytes.
 function unpacked(id) {
-  const bytes = bytesOf(at(id).textContent);
+  const bytes = Uint8Array.from(atob(at(id).textContent), (each) => each.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).text();
 }
