@@ -6,6 +6,7 @@ import importlib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, fields, replace
+from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -57,6 +58,13 @@ def test_what_is_a_number(value: object, number: bool) -> None:
     for check in (check_number, checked_number):
         with nullcontext() if number else pytest.raises(FedcrfError, match=r"x .*: give a"):
             check("x", value)
+
+
+@pytest.mark.parametrize("value", [Decimal(1), np.array(1.0)], ids=["decimal", "array"])
+def test_bounds_are_asked_of_real_numbers(value: object) -> None:
+    """Others would fail where the setting is multiplied."""
+    with pytest.raises(FedcrfError, match=r"tolerance .*: give a number from 0 to 100"):
+        RobustCRF(tolerance=value)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -150,6 +150,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
     home: Path, command_line: CommandLine
 ) -> None:
@@ -281,6 +282,7 @@ def test_settings_by_either_name_are_the_same(home: Path, monkeypatch: pytest.Mo
     assert long.cells() == short.cells() == resolve(long.describe()).cells()
 
 
+@pytest.mark.slow
 def test_a_package_brings_its_own(home: Path, tmp_path: Path) -> None:
     """An installed package's entry points are names as those of this package are."""
     package = tmp_path / "packages"

@@ -862,7 +862,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "a keyword that is none": (
         {"lerning_rate": 1}, "fedcrf.simulate 'lerning_rate': did you mean 'learning_rate'"
     ),
-    "a keyword like none": ({"zzz": 1}, "'zzz': choose from attack, attackers, batch_size, "),
+    "a keyword like none": (
+        {"zzz": 1}, "'zzz': choose from attack, .*, clients_per_round, judge, .*, validation.$"
+    ),
     "a setting of the rule": (
         {"rule": "krum", "num_byzantine": 1},
         r"num_byzantine is a setting of Krum, and no .*: give rule=Krum\(num_byzantine=…\)",

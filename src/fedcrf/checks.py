@@ -108,7 +108,7 @@ class Checked:
 
 
 def check_given(given: Mapping[str, Any], kind: type) -> None:
-    """Check as `Settings` does what is given against the types of a class or a ``TypedDict``."""
+    """Check what is given, as `Settings` does, against the types of a class or a ``TypedDict``."""
     for name, optional, check in _checks_of(kind):
         if name in given and not (optional and given[name] is None):
             check(name, given[name])
@@ -140,9 +140,8 @@ def current_names(
 ) -> dict[str, T]:
     """Return settings, or what else is given by name, under the names of today.
 
-    ``renamed`` has today's names by earlier ones. Messages call what the names belong to ``where``.
-    Without ``notice`` no message says that a name is an earlier one, as in what an earlier version
-    stored.
+    ``renamed`` has today's names by earlier ones, and ``where`` is what messages say they are of.
+    Without ``notice`` no message says that a name is an earlier one: an earlier version stored it.
 
     Raises:
         FedcrfError: Something is given by both of its names.
@@ -245,8 +244,11 @@ def check_number(name: str, value: Any, least: float = -math.inf, most: float = 
     """Raise a `FedcrfError` unless ``value`` is a finite number between the two."""
     bounds = "" if math.isinf(least) else f" of {least:g} or more"
     bounds = bounds if math.isinf(most) else f" from {least:g} to {most:g}"
-    if not least <= checked_number(name, value, bounds) <= most:
+    if not isinstance(value, numbers.Real):  # a Decimal or a tensor would fail where it is used
+        raise FedcrfError(f"{name} {value!r}: give a number{bounds}")
+    if not least <= value <= most:  # type: ignore[operator]  # real numbers compare
         raise FedcrfError(f"{name} {value}: give a number{bounds}")
+    checked_number(name, value, bounds)
 
 
 def _number_if(possible: Callable[[float], bool], bounds: str) -> Check:

@@ -130,6 +130,7 @@ def _imported(what: str, name: str) -> Any:
         wanted = _FILE + str(path).encode().hex()
     elif here not in sys.path:
         sys.path.append(here)  # for as long as the process runs: others are started with this path
+        installed.cache_clear()
     try:
         module = importlib.import_module(wanted)
     except Exception as error:  # whatever it raises

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from fedcrf.checks import NotNegative, Settings
 from fedcrf.errors import FedcrfError
@@ -21,8 +21,7 @@ with naming_extras():
     from torch.nn import functional
 
 
-@dataclass(frozen=True)
-class Objective(Settings):
+class Objective(Protocol):
     """A client objective: the cross-entropy, and a correction of its gradients."""
 
     def correct_gradients(
@@ -30,23 +29,28 @@ class Objective(Settings):
     ) -> None:
         """Add the gradient of everything but the cross-entropy to ``parameter.grad``, in place.
 
-        By default that is nothing. It is called once a step, after the backward pass and without
-        autograd. The correction may depend on the parameters but not on ``grad``, which may already
-        hold momentum.
+        It is called once a step, after the backward pass and without autograd. The correction may
+        depend on the parameters but not on ``grad``, which may already hold momentum.
 
         Args:
             parameters: The client's parameters w, each with its ``grad``.
             global_parameters: The same parameters of the global model w_t.
         """
+        ...
 
 
 @dataclass(frozen=True)
-class Plain(Objective):
+class Plain(Settings):
     """Cross-entropy on the client's own examples."""
 
+    def correct_gradients(
+        self, parameters: Sequence[Tensor], global_parameters: Sequence[Tensor]
+    ) -> None:
+        """Add nothing; see `Objective.correct_gradients`."""
+
 
 @dataclass(frozen=True)
-class Proximal(Objective):
+class Proximal(Settings):
     """Cross-entropy plus (μ/2)‖w − w_t‖² over all parameters (Li et al., MLSys 2020).
 
     Attributes:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import doctest
 import math
 import pickle
@@ -333,6 +334,14 @@ def test_the_longest_absent_are_forgotten_first(most, known):
         assert len(each.memory["positions"]) == len(np.unique(each.memory["rounds"]))
     again = play(crf, [*rounds, [3, 7]])[-1]
     assert np.isnan(again.causes["remembered"]).tolist() == [most < 9, False]
+
+
+def test_memories_compare_by_identity():
+    memory = SMALL.infer(np.eye(3, D)).memory
+    other = copy.deepcopy(memory)
+    assert memory == memory
+    assert memory != other
+    assert len({memory, other, memory}) == 2
 
 
 def test_a_memory_stays_as_it_is():

@@ -139,6 +139,8 @@ def test_the_machine_says_how_much_memory_it_has(monkeypatch: pytest.MonkeyPatch
     there = sources._memory()
     assert there is not None
     assert there > 2**28
+    monkeypatch.setattr(os, "sysconf", lambda _: -1)  # what it does not know
+    assert sources._memory() is None
     monkeypatch.delattr(os, "sysconf")
     assert sources._memory() is None
 

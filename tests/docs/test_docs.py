@@ -57,7 +57,11 @@ def python_of(page: str, section: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "pages",
-    [["tutorial", "see-a-run"], ["own-updates"], ["own-model"]],
+    [
+        pytest.param(["tutorial", "see-a-run"], marks=pytest.mark.slow),
+        ["own-updates"],
+        ["own-model"],
+    ],
     ids=" and ".join,
 )
 def test_what_pages_show_runs(

@@ -177,7 +177,7 @@ def test_a_second_run_does_nothing_new(
     assert snapshot(folder / "cells") == cells
 
 
-@pytest.mark.parametrize("jobs", [1, 2])
+@pytest.mark.parametrize("jobs", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_a_killed_run_goes_on_and_ends_as_if_never_killed(
     jobs: int, finished: tuple[Path, Result], command_line: CommandLine, tmp_path: Path
 ) -> None:

@@ -77,7 +77,8 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             - layout: Numbers in the model d, sketch size s, sketch seed, and 1 where the model is
               given every round. A memory with another layout is of another federation.
             - labels: The labels of the beliefs. With others the memory is of another rule.
-            - clients: The identities, rising, in the order of the next four.
+            - clients: The identities, the longest absent first and those of one round rising; the
+              next four are in this order.
             - beliefs: The marginals.
             - sketches: Of the recent averages of the clients' updates; see `fedcrf.crf.window`.
             - before: Of the averages before them; NaN after a client's first round.
@@ -91,6 +92,9 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
     """
 
     arrays: Arrays
+
+    __eq__ = object.__eq__  # a mapping would compare arrays
+    __hash__ = object.__hash__
 
     @classmethod
     def of(
@@ -141,7 +145,11 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             copies = {name: np.array(given[name], each.dtype) for name, each in ARRAYS.items()}
         if not _hold_values(copies):
             raise damaged
-        return cls(copies)
+        order = np.lexsort((copies["clients"], copies["last"][copies["rounds"]]))
+        return cls(
+            {name: each[order] if ARRAYS[name].axes[0] == "k" else each
+             for name, each in copies.items()}
+        )  # fmt: skip
 
     @classmethod
     def _without_clients(cls, layout: Sequence[int], labels: Sequence[float]) -> ClientMemory:
@@ -161,7 +169,9 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         )
 
     def __getitem__(self, name: str) -> NDArray[Any]:
-        """Return a copy of a plain array."""
+        """Return a copy of a plain array; those of clients are in the order of their identities."""
+        if ARRAYS[name].axes[0] == "k":
+            return self.arrays[name][np.argsort(self.arrays["clients"])]
         return self.arrays[name].copy()
 
     def __iter__(self) -> Iterator[str]:
@@ -215,7 +225,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         """
         kept = self.arrays
         number = 1 + kept["last"].max(initial=0)
-        new = {
+        new: dict[str, NDArray[Any]] = {
             "clients": clients,
             "beliefs": beliefs,
             "sketches": as_remembered(averages.updates),
@@ -226,14 +236,19 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             "counts": averages.counts,
             "last": np.full_like(averages.counts, number),
         }
-        joined = {name: np.concatenate([kept[name], rows]) for name, rows in new.items()}
-        current = np.append(self._absent(clients), np.ones(len(clients), np.bool_))
-        order = np.lexsort((joined["clients"], joined["last"][joined["rounds"]]))
-        latest = order[current[order]][-max(most, len(clients)) :]
-        rows = latest[np.argsort(joined["clients"][latest])]
-        paths, rounds = np.unique(joined["rounds"][rows], return_inverse=True)
-        chosen = {"k": rows, "T": paths}
-        after = {name: array[chosen[ARRAYS[name].axes[0]]] for name, array in joined.items()}
+        absent, order = np.flatnonzero(self._absent(clients)), np.argsort(clients)
+        surplus = max(0, len(absent) + len(clients) - max(most, len(clients)))
+        absent = absent[surplus:]
+        paths, rounds = np.unique(
+            np.append(kept["rounds"][absent], new["rounds"][order]), return_inverse=True
+        )
+        earlier = paths[paths < len(kept["last"])]
+        later = paths[len(earlier) :] - len(kept["last"])
+        chosen = {"k": (absent, order), "T": (earlier, later)}
+        after = {
+            name: _put_together(kept[name], rows, *chosen[ARRAYS[name].axes[0]])
+            for name, rows in new.items()
+        }
         after |= {"rounds": rounds, "expected": expected, "window": np.array(window)}
         return ClientMemory({**kept, **after})
 
@@ -247,8 +262,21 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         return ~np.isin(self.arrays["clients"], clients)
 
 
+def _put_together(
+    kept: NDArray[Any], new: NDArray[Any], absent: NDArray[np.int64], order: NDArray[np.int64]
+) -> NDArray[Any]:
+    """Return some rows of what is kept, and below them new rows in an order.
+
+    It is written once: what is remembered of thousands of clients takes milliseconds to copy.
+    """
+    rows = np.empty((len(absent) + len(order), *kept.shape[1:]), kept.dtype)
+    np.take(kept, absent, axis=0, out=rows[: len(absent)], mode="clip")
+    rows[len(absent) :] = new[order]
+    return rows
+
+
 def _rows_at(array: NDArray[Any], rows: NDArray[np.int64], fill: float = np.nan) -> NDArray[Any]:
-    """Return the rows of an array at these places, in the dtype of what stands for `NEW` ones."""
+    """Return the rows of an array at these places, and ``fill`` for `NEW`, in the dtype of that."""
     found = np.full((len(rows), *array.shape[1:]), fill)
     known = rows != NEW
     found[known] = array[rows[known]]

@@ -99,8 +99,8 @@ class PartitionSettings(Settings):
     @property
     def title(self) -> str:
         """The scheme, with α and γ where it has them."""
-        alpha = "" if "alpha" in self.ignored else f", α = {self.alpha:g}"
-        gamma = "" if "gamma" in self.ignored else f", γ = {self.gamma:g}"
+        alpha = "" if "alpha" in self.unused else f", α = {self.alpha:g}"
+        gamma = "" if "gamma" in self.unused else f", γ = {self.gamma:g}"
         return short_name(self.scheme) + alpha + gamma
 
     @property
@@ -111,17 +111,17 @@ class PartitionSettings(Settings):
     @property
     def may_leave_empty(self) -> bool:
         """Whether a client may have no examples."""
-        return "min_examples" in self.ignored
+        return "min_examples" in self.unused
 
     @property
-    def ignored(self) -> frozenset[str]:
+    def unused(self) -> frozenset[str]:
         """The settings that the scheme does not use."""
         return self._scheme.ignores
 
     @property
     def ignores(self) -> frozenset[str]:
-        """Those of `ignored` that a run's description leaves out; it has always held the others."""
-        return self.ignored & _SPECIAL
+        """Those of `unused` that a run's description leaves out; it has always held the others."""
+        return self.unused & _SPECIAL
 
     @property
     def _scheme(self) -> PartitionScheme:

@@ -76,7 +76,7 @@ class EmbeddedSource:
     read: Callable[[], object]
 
     def identity(self, name: str) -> Mapping[str, object]:
-        """Return the name; see `fedcrf.data.dataset` for a reader that reads other data."""
+        """Return the name: if a reader reads other data, `_FORMAT_VERSION` is to be raised."""
         return {"embedded": name}
 
     def decode(self, name: str, options: ReadOptions) -> ImageDataset:
@@ -519,7 +519,8 @@ def _check_memory(name: str, count: int, shape: tuple[int, ...], size: int | Non
 def _memory() -> int | None:
     """Return how many bytes of memory the machine has; None where the system does not say."""
     try:
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        pages = os.sysconf("SC_PHYS_PAGES")
+        return pages * os.sysconf("SC_PAGE_SIZE") if pages > 0 else None
     except (AttributeError, OSError, ValueError):  # not every system has such a call, or the names
         return None
 

@@ -412,7 +412,7 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
 
 
 def _take_short_names(layers: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
-    """Let named things in layers go by their short names; return the names by section and these."""
+    """Rename things in layers to their short names, in place; return the full ones by section."""
     full_names: dict[str, dict[str, str]] = {section: {} for section in KINDS}
     for layer in layers:
         for section, names in full_names.items():
@@ -473,7 +473,7 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
                     keys = ", ".join(f"{section}.{name}.{key}" for key in options)
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
         for key in layer.get("partition", {}):
-            if all(key in each.ignored for each in partitions):
+            if all(key in each.unused for each in partitions):
                 schemes = ", ".join(sorted({each.scheme for each in partitions}))
                 raise FedcrfError(
                     f"partition {schemes} does not use {key}: leave partition.{key} out, or "
@@ -513,7 +513,7 @@ def default_folder(spec: RunSpec) -> Path:
 
 def clients_name(partition: PartitionSettings) -> str:
     """Return a name for how the examples are dealt out, fit for a file."""
-    skew = "" if "alpha" in partition.ignored else f"-alpha{partition.alpha:g}"
+    skew = "" if "alpha" in partition.unused else f"-alpha{partition.alpha:g}"
     return f"{short_name(partition.scheme)}{skew}-{partition.num_clients}clients"
 
 

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import Settings
 from fedcrf.crf.weights import COUNT_CAP
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError, in_a_line, unknown_name
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
 from fedcrf.rules.base import misfit_of
 from fedcrf.statistics import as_numpy, is_floating
@@ -250,7 +250,9 @@ def state_of(arrays: Any, unpacked: Callable[[Any], Any]) -> State:
         try:
             array = as_numpy(unpacked(value))
         except Exception as error:  # whatever a client sent must not stop a round
-            raise FedcrfError(f"holds a '{name}' that cannot be read: {error}") from None
+            raise FedcrfError(
+                f"holds a '{name}' that cannot be read ({in_a_line(error)}): give real numbers"
+            ) from None
         check_numbers(name, array)
         state[str(name)] = array
     return state

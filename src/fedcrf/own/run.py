@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import math
@@ -341,7 +342,8 @@ def _unknown_argument(name: str, given: SimpleNamespace) -> KeywordError:
             f"{name} is a setting of {kind.__name__}, and no argument of fedcrf.simulate: give "
             f"rule={kind.__name__}({name}=…)"
         )
-    return KeywordError(unknown_name("argument of fedcrf.simulate", name, [*known, *settings]))
+    near = difflib.get_close_matches(name, settings, n=1, cutoff=0.5)
+    return KeywordError(unknown_name("argument of fedcrf.simulate", name, [*known, *near]))
 
 
 def _servers(given: Any, sites: Sites, what: str) -> Examples | float:

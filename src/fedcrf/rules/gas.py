@@ -94,7 +94,7 @@ def _found(
     columns: NDArray[np.intp], sizes: Sequence[int]
 ) -> list[tuple[slice | NDArray[np.intp], NDArray[np.intp]]]:
     """Return by layer which of the columns lie in it, and where."""
-    if len(sizes) == 1:  # a fifth of the time of GAS
+    if len(sizes) == 1:  # there is nothing to look for, which takes a fifth of the time
         return [(slice(0, len(columns)), columns)]
     ends = np.cumsum(sizes)
     layer = np.searchsorted(ends, columns, side="right")

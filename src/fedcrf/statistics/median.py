@@ -69,7 +69,10 @@ def coordinate_trimmed_mean(block: Any, trim: int) -> Any:
 
 
 def ranks(block: Any, first: int, last: int) -> list[Any]:
-    """Return every column's values of ranks ``first`` to ``last``; the outer two in their place."""
+    """Return every column's values of ranks ``first`` to ``last``.
+
+    They are in order up to `NETWORK_LIMIT` rows; beyond, only the outer two are in their place.
+    """
     if len(block) > NETWORK_LIMIT:
         if is_torch_tensor(block):
             return list(block.sort(dim=0).values[first:last])

@@ -1091,7 +1091,7 @@ def test_what_is_no_rule_or_no_names_is_refused() -> None:
     [
         ({"fraction_evaluate": 2.0}, "fraction_evaluate 2.0: give a number from 0 to 1"),
         ({"fraction_train": -0.1}, "fraction_train -0.1: give a number from 0 to 1"),
-        ({"fraction_train": np.nan}, "fraction_train nan: give a finite number, 1e+100 at most"),
+        ({"fraction_train": np.nan}, "fraction_train nan: give a number from 0 to 1"),
         ({"fraction_train": "0.5"}, "fraction_train '0.5': give a number from 0 to 1"),
         ({"min_train_nodes": -1}, "min_train_nodes -1: give a whole number, 0 or more"),
         ({"min_evaluate_nodes": 1.5}, "min_evaluate_nodes 1.5: give a whole number, 0 or more"),
