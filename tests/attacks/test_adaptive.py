@@ -80,6 +80,7 @@ def harm_by_hand(rule: Any, of: Scene, forged: Any) -> float:
     return -float(step @ mean / (mean @ mean))
 
 
+@pytest.mark.slow
 @every_rule
 def test_it_finds_what_harms_a_rule_most_of_all_it_may_send(rule: Any) -> None:
     round_ = scene(rule=rule)

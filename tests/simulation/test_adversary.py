@@ -313,6 +313,7 @@ def test_honest_clients_without_validation_examples() -> None:
 # The same to the bit
 
 
+@pytest.mark.slow
 @every_attack
 @pytest.mark.parametrize("drawn", [None, 3])
 def test_resumed_after_any_round_it_ends_the_same(kind: Any, drawn: int | None, tmp_path: Path):
