@@ -326,11 +326,10 @@ def rounds_decide(cells: pd.DataFrame, runs: Sequence[str]) -> str:
     rho = cells["accuracy"].corr(cells["rounds"], "spearman")
     shared = int(cells["rounds"].min())
     early: dict[str, list[float]] = {}
-    for store in (Store(PAPER / run) for run in runs):
-        for cell in store.read().cells():
-            records = store.cell(cell).records()[:shared]
-            early.setdefault(cell.method.name, []).extend(each.test.accuracy for each in records)
-    means = ", ".join(f"{method_title(name)} {np.mean(each):.3f}" for name, each in early.items())
+    for each in (cell for run in runs for cell in read_results(Store(PAPER / run)).cells):
+        accuracies = [record.test.accuracy for record in each.records[:shared]]
+        early.setdefault(each.cell.method.name, []).extend(accuracies)
+    means = ", ".join(f"{method_title(name)} {np.mean(own):.3f}" for name, own in early.items())
     text = (
         f"Over these {len(cells)} cells accuracy goes with the number of rounds until early "
         f"stopping (Spearman's ρ {rho:.2f}). In the first {shared} rounds, which all have, the "

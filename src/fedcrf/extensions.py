@@ -71,10 +71,15 @@ def find(what: str, name: str, known: Mapping[str, T]) -> T | Any:
         raise _broken(what, f"{name} ({given[name].value})", error) from error
 
 
-@cache  # reading what every package says takes milliseconds, and a suite asks a thousand times
 def installed(what: str) -> dict[str, EntryPoint]:
     """Return by name the entry points of installed packages; ``what`` is as in `find`."""
     group = f"fedcrf.{what.replace(' ', '_')}s"
+    return _entry_points(group, tuple(sys.path))
+
+
+@cache  # reading what every package says takes milliseconds, and a suite asks a thousand times
+def _entry_points(group: str, _path: tuple[str, ...]) -> dict[str, EntryPoint]:
+    """Return a group's entry points of what is installed along a path."""
     return {each.name: each for each in entry_points(group=group)}
 
 
@@ -130,7 +135,6 @@ def _imported(what: str, name: str) -> Any:
         wanted = _FILE + str(path).encode().hex()
     elif here not in sys.path:
         sys.path.append(here)  # for as long as the process runs: others are started with this path
-        installed.cache_clear()
     try:
         module = importlib.import_module(wanted)
     except Exception as error:  # whatever it raises

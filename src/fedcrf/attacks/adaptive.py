@@ -70,10 +70,9 @@ class Aim:
 
     def value(self, forged: Sequence[ClientReport]) -> float:
         """Return the value of reports; −∞ if they keep too little weight."""
-        result, honest = asked(self.scene, forged), self._honest_weight
-        kept = attackers_weight(self.scene, result) / honest if honest else 1.0
-        if math.isnan(kept):  # a rule without weights
-            kept = 1.0
+        result = asked(self.scene, forged)
+        share = share_of(attackers_weight(self.scene, result), self._honest_weight)
+        kept = 1.0 if math.isnan(share) else share
         if kept < self.least_kept:
             return -math.inf
         return harm(self.scene, result) + self.patience * min(1.0, kept)
@@ -94,6 +93,11 @@ def attackers_weight(scene: Scene, result: AggregationResult) -> float:
     own = {report.client for report in scene.own}
     theirs = [report.client in own for report in scene.round_with(scene.own)]
     return float(result.weights[theirs].sum())
+
+
+def share_of(weight: float, whole: float) -> float:
+    """Return weight over whole; NaN if the whole is 0."""
+    return weight / whole if whole else math.nan
 
 
 def harm(scene: Scene, result: AggregationResult) -> float:
@@ -407,8 +411,7 @@ def copies(scene: Scene, order: NDArray[np.int64]) -> list[ClientReport]:
 def trust_of(scene: Scene, forged: Sequence[ClientReport]) -> float:
     """Return the attackers' weight as a share of that without the memory; NaN without weights."""
     scenes = (scene, replace(scene, rule_memory={}))
-    weight, untrusted = (attackers_weight(each, asked(each, forged)) for each in scenes)
-    return weight / untrusted if untrusted else math.nan
+    return share_of(*(attackers_weight(each, asked(each, forged)) for each in scenes))
 
 
 @dataclass(frozen=True, eq=False)

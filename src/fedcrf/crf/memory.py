@@ -142,13 +142,13 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         if not _fit_together(given, new.arrays):
             raise damaged
         with np.errstate(over="ignore"):  # what a dtype does not hold becomes infinite
-            copies = {name: np.array(given[name], each.dtype) for name, each in ARRAYS.items()}
-        if not _hold_values(copies):
+            own = {name: np.asarray(given[name], each.dtype) for name, each in ARRAYS.items()}
+        if not _hold_values(own):
             raise damaged
-        order = np.lexsort((copies["clients"], copies["last"][copies["rounds"]]))
+        order = np.lexsort((own["clients"], own["last"][own["rounds"]]))
         return cls(
-            {name: each[order] if ARRAYS[name].axes[0] == "k" else each
-             for name, each in copies.items()}
+            {name: each[order] if ARRAYS[name].axes[0] == "k" else each.copy()
+             for name, each in own.items()}
         )  # fmt: skip
 
     @classmethod
@@ -230,20 +230,18 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             "beliefs": beliefs,
             "sketches": as_remembered(averages.updates),
             "before": as_remembered(averages.before),
-            "rounds": len(kept["last"]) + averages.rounds,
             "positions": averages.positions,
             "earlier": averages.earlier,
             "counts": averages.counts,
             "last": np.full_like(averages.counts, number),
         }
         absent, order = np.flatnonzero(self._absent(clients)), np.argsort(clients)
-        surplus = max(0, len(absent) + len(clients) - max(most, len(clients)))
-        absent = absent[surplus:]
-        paths, rounds = np.unique(
-            np.append(kept["rounds"][absent], new["rounds"][order]), return_inverse=True
-        )
-        earlier = paths[paths < len(kept["last"])]
-        later = paths[len(earlier) :] - len(kept["last"])
+        room = max(0, most - len(clients))
+        absent = absent[max(0, len(absent) - room) :]
+        num_paths = len(kept["last"])
+        used = np.append(kept["rounds"][absent], num_paths + averages.rounds[order])
+        paths, rounds = np.unique(used, return_inverse=True)
+        earlier, later = paths[paths < num_paths], paths[paths >= num_paths] - num_paths
         chosen = {"k": (absent, order), "T": (earlier, later)}
         after = {
             name: _put_together(kept[name], rows, *chosen[ARRAYS[name].axes[0]])

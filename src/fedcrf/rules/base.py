@@ -489,29 +489,29 @@ class Round:
             self._finite = finite_clients(layers)
         return self._finite
 
-    def exclude(self, reports: NDArray[np.bool_]) -> None:
-        """Exclude reports, (m,) bool, beside those that are excluded already.
+    def restrict_to(self, finite: NDArray[np.bool_]) -> None:
+        """Exclude all other reports, (m,) bool, beside those that are excluded already.
 
         A rule that has asked who is finite may have counted on them. So this raises then, and
         `Deciding.aggregate` asks the rule again, without them.
         """
-        before = ~reports if self._finite is None else self._finite
-        self._finite = before & ~reports
-        if self._asked and (before & reports).any():
+        before = finite if self._finite is None else self._finite
+        self._finite = before & finite
+        if self._asked and (before & ~finite).any():
             raise _LateExclusionError(self._finite)
 
     @cached_property
     def geometry(self) -> UpdateGeometry:
         """Lengths and angles of the updates about their mean, which is all that distances need."""
         geometry = centred_geometry(*self.layers)
-        self.exclude(~geometry.finite)
+        self.restrict_to(geometry.finite)
         return geometry
 
     @cached_property
     def products(self) -> ModelGeometry:
         """The inner products of the updates and of the global model."""
         products = model_geometry(*self.layers)
-        self.exclude(~products.finite)
+        self.restrict_to(products.finite)
         return products
 
     @cached_property
@@ -519,7 +519,7 @@ class Round:
         """(m,) the updates' lengths; NaN of those that are not finite."""
         squares, _ = projections(*self.layers, numbers=MANY_NUMBERS)
         finite = np.isfinite(squares)
-        self.exclude(~finite)
+        self.restrict_to(finite)
         return np.sqrt(squares, out=np.full(len(squares), np.nan), where=finite)
 
     @property

@@ -141,7 +141,7 @@ class ByzFLRule(Deciding):
                 [update_of(state, given.model, dtype=np.float32) for state in given.states]
             )
         finite = np.asarray(np.isfinite(updates).all(axis=1))
-        given.exclude(~finite)
+        given.restrict_to(finite)
         if not finite.any():
             return given.nobody(given.memory)
         shapes: dict[str, tuple[int, ...]] = {}

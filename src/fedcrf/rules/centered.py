@@ -66,7 +66,7 @@ class CenteredClipping(Deciding):
         origin, *points = layers_alike(model, [model, *states])
         geometry = centred_geometry(points, origin)
         finite = geometry.finite[1:]
-        given.exclude(~finite)
+        given.restrict_to(finite)
         if not finite.any():
             return given.nobody(memory)
         if not geometry.finite[0]:  # the last aggregate leads out of the model's dtype

@@ -112,7 +112,7 @@ class CRFRobustEvidence(CRFRobust):
 
 
 def _result(given: Round, posterior: Posterior) -> AggregationResult:
-    given.exclude(posterior.excluded)
+    given.restrict_to(~posterior.excluded)
     return AggregationResult(
         state=average_states(given.model, given.reports, posterior.weights, posterior.coefficients),
         weights=posterior.weights,

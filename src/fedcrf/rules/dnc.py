@@ -58,7 +58,7 @@ class DnC(Deciding):
         """Return the mean of the models that are left."""
         draws, kept = given.drawing(self.seed)
         finite, grams = self._grams(*given.layers, draws)
-        given.exclude(~finite)
+        given.restrict_to(finite)
         out = math.ceil(self.filter_fraction * (self.num_byzantine or 0))
         left = np.ones(len(given.used), np.bool_)
         for gram in grams if left.any() else ():

@@ -62,7 +62,7 @@ class FLTrust(Deciding):
             length = np.sqrt(sum(float(np.vdot(layer, layer)) for layer in own))
         squares, along = projections(models, origin, own)
         finite = np.isfinite(squares)
-        given.exclude(~finite)
+        given.restrict_to(finite)
         norms = np.sqrt(np.where(finite, squares, 0.0))
         aligned = finite & (norms > 0) & (along > 0) & bool(0 < length < np.inf)
         scores = np.zeros(len(squares))
