@@ -50,7 +50,7 @@ from fedcrf.experiments.analysis.tables import (  # noqa: E402
     tables_in,
 )
 from fedcrf.experiments.results import held, read_results, suite_cells  # noqa: E402
-from fedcrf.experiments.results import table as results_of  # noqa: E402
+from fedcrf.experiments.results import table as table_of  # noqa: E402
 from fedcrf.experiments.settings import method_title  # noqa: E402
 from fedcrf.experiments.store import Store  # noqa: E402
 from fedcrf.experiments.study import read_suite  # noqa: E402
@@ -73,6 +73,12 @@ CLASSICAL = (
     "coordinate-median", "trimmed-mean", "geometric-median", "rfa", "krum", "multi-krum",
 )  # fmt: skip
 """The rules of others, beside FedAvg, of which the best is shown."""
+
+
+@cache
+def results_of(folder: Path) -> pd.DataFrame:
+    """Return the cells of a folder, which several blocks show."""
+    return table_of(folder)
 
 
 def published(folder: str) -> Iterator[Table]:
@@ -225,7 +231,7 @@ def commands() -> str:
 
 def paper() -> str:
     """Return the paper's tables beside ours, and the confirmation: its forty seeds, and claims."""
-    cells = results_of(PAPER, paper_study(chosen_columns()))
+    cells = table_of(PAPER, paper_study(chosen_columns()))
     parts = [
         f"{column.title}:\n\n{column_table(cells, column).as_markdown()}"
         for column in chosen_columns("all", ["mnist"])

@@ -166,21 +166,8 @@ def test_the_published_suites_are_those_spoken_of() -> None:
     assert {folder.name for folder in SUITES} == set(re.findall(r"robustness/([\w.-]+)", page))
 
 
-LARGE = 1 << 20
-"""Bytes of cells whose tables take seconds: `make test` makes those of smaller suites anew."""
-
-
-@pytest.mark.parametrize(
-    "folder",
-    [
-        pytest.param(
-            path,
-            id=path.name,
-            marks=[pytest.mark.slow] if (path / "cells.jsonl").stat().st_size > LARGE else [],
-        )
-        for path in SUITES
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", SUITES, ids=lambda path: path.name)
 def test_the_published_suites_follow_from_their_cells(
     folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -342,7 +342,7 @@ def responses(
 
 @pytest.mark.parametrize("share", [0.5, 1.0])
 @pytest.mark.parametrize("sketched", [False, True])
-@pytest.mark.parametrize("family", ["opposed", "ipm", "all"])
+@pytest.mark.parametrize("family", ["opposed", "ipm", pytest.param("all", marks=pytest.mark.slow)])
 def test_a_false_response_is_the_median_honest_client_s(
     family: Any, sketched: bool, share: float
 ) -> None:

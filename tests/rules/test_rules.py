@@ -45,6 +45,7 @@ from rules.rounds import (
     assert_rounded,
     assert_same,
     by_coordinate,
+    changed_settings,
     counts,
     every_rule,
     is_made_sparse,
@@ -117,7 +118,14 @@ def assert_krum_chose_well(rule: Krum | MultiKrum, round_: Round) -> None:
         assert scores[kept].max() <= scores[~kept].min() * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("rule", [*BASELINES, *RIVALS], ids=name_of)
+@pytest.mark.parametrize(
+    "rule",
+    [  # with its defaults; other settings wait for `make test-all`
+        pytest.param(rule, marks=[pytest.mark.slow] if changed_settings(rule) else [])
+        for rule in (*BASELINES, *RIVALS)
+    ],
+    ids=name_of,
+)
 @pytest.mark.parametrize(("m", "size"), [(5, 16500), (33, 2100)])
 def test_a_layer_of_many_blocks_equals_its_slow_version(rule: Rule, m: int, size: int) -> None:
     """A layer wider than the blocks that the passes take: no column is lost or read twice."""

@@ -55,6 +55,7 @@ def test_any_number_of_workers_gives_the_same_bits(workers: int, changes: dict[s
     assert multiprocessing.active_children() == []
 
 
+@pytest.mark.slow
 def test_a_worker_that_dies_ends_the_run_with_a_clear_error() -> None:
     run = simulation()
     rounds = run.rounds(run.start(), 2)

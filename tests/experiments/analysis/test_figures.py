@@ -153,7 +153,13 @@ def test_a_band_ends_where_accuracies_do() -> None:
 
 @pytest.mark.parametrize(
     ("clients", "classes", "empty"),
-    [(1, 1, False), (1, 1, True), (40, 10, False), (10, 100, False), (300, 2, True)],
+    [
+        (1, 1, False),
+        (1, 1, True),
+        (40, 10, False),
+        pytest.param(10, 100, False, marks=pytest.mark.slow),
+        pytest.param(300, 2, True, marks=pytest.mark.slow),
+    ],
 )
 def test_partitions_of_any_size(clients: int, classes: int, empty: bool, tmp_path: Path) -> None:
     with warnings.catch_warnings():
