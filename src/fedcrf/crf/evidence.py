@@ -1,5 +1,7 @@
 """The robust CRF's prior and potentials, each with its equation; evidence only lowers trust.
 
+They are ours, and of no paper. docs/what-was-tried.md says why their constants are what they are.
+
 A potential measures something of each client and tolerates some of it. What exceeds the tolerance
 is evidence. Two quantities are common to several:
 
@@ -335,7 +337,7 @@ class Opposition(LinearPart):
 
 @dataclass(frozen=True)
 class SuspectNorm(NormEvidence):
-    """A norm counts as far as its client is suspect for something else.
+    """Evidence of the norm, times how suspect the client is for something else.
 
     ψ(q) = κ·q·h_i·min(limit, max(0, z_i − t)), with z_i and t of `NormEvidence`. Length alone is no
     evidence, since a client that still learns what others have learnt has a long update. It counts

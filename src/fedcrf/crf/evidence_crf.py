@@ -34,7 +34,7 @@ LARGEST_REPORTED = 1e300
 class EvidenceCRF(Settings):
     """Less weight for clients that report worse than the others.
 
-    The reliability of a client is f_i = exp(−e_i), e_i = min(limit, κ·max(0, z_i − t)), with
+    The factor of a client is f_i = exp(−e_i), e_i = min(limit, κ·max(0, z_i − t)), with
     z_i = (x_i − median(x)) / (median|x − median(x)| + s) of the reported x, and weights are
     ∝ n_i·f_i. By default x is the residual loss: the mean loss that a client has on its own
     examples after local training. A client whose data differ has a high loss before it trains and a
@@ -51,7 +51,7 @@ class EvidenceCRF(Settings):
 
     Attributes:
         evidence: Name of the evidence.
-        evidence_threshold: t, the tolerance, in deviations above the median.
+        evidence_threshold: t, in deviations above the median.
         evidence_softening: s, added to the median deviation, in the evidence's unit (of a loss,
             nats).
         evidence_strength: κ, how steeply the weight falls beyond the threshold.

@@ -50,14 +50,14 @@ class Field(Settings):
     ``Field((0, 0.25, 1), Reliability(), pairwise=(Attraction(),))``.
 
     Attributes:
-        labels: Reliability labels 𝒬: at least two, distinct, finite, not negative.
+        labels: 𝒬: at least two, distinct, finite, not negative.
         prior: The labels' probabilities P_i.
         evidence: Energies of one client.
         pairwise: Energies between clients.
         persistence: s in [0, 1), the probability that a client's label stays as it was when it last
             took part; see `transition`. With 0 earlier rounds are forgotten.
-        iterations: R ≥ 0, parallel mean-field updates.
-        damping: Share of the marginals that an update keeps, in [0, 1).
+        iterations: R ≥ 0, parallel mean-field iterations.
+        damping: Share of the marginals that an iteration keeps, in [0, 1).
 
     Examples:
         A part of your own needs one method.
@@ -106,7 +106,11 @@ class Field(Settings):
         return tuple(part for part in parts if isinstance(part, LinearPart))
 
     def infer(self, seen: Observation) -> Inference:
-        """Infer the marginals of a round's clients by mean field."""
+        """Infer the marginals of a round's clients by mean field.
+
+        Raises:
+            FedcrfError: A part needs what ``seen`` lacks, such as the cosines of all pairs.
+        """
         labels = np.array(self.labels)
         prior = self.prior.prior(seen, labels)
         initial = prior.probabilities
@@ -134,7 +138,7 @@ def _message(part: PairwisePart, seen: Observation, labels: Vector) -> Message:
 
 
 def _counted(energy: Energy, part: object, window: float) -> Energy:
-    """Return the 1/k of an energy, and of its evidence, that counts in a round of a window."""
+    """Return an energy and its evidence, divided by the window's length k."""
     if window == 1.0:
         return energy
     causes = dict(energy.causes)
@@ -154,6 +158,9 @@ def transition(prior: Matrix, before: Matrix, persistence: float, window: float)
             for new clients, whose P_t is P₀.
         persistence: The probability that a label stays over a window.
         window: k, the rounds of a window; in each a label stays with s = persistence^{1/k}.
+
+    Returns:
+        (m, L) probabilities of the labels before a round's evidence.
     """
     stay = persistence ** (1.0 / window)
     return np.where(np.isnan(before), prior, stay * before + (1.0 - stay) * prior)
@@ -167,10 +174,10 @@ def mean_field(
     iterations: int,
     damping: float = 0.0,
 ) -> Matrix:
-    """Run R parallel updates Q_i(q) ← δ·Q_i(q) + (1 − δ)·Q'_i(q), Q'_i(q) ∝ exp(−ψ_u(q) − M_i(q)).
+    """Iterate R times Q_i(q) ← δ·Q_i(q) + (1 − δ)·Q'_i(q), for all clients in parallel.
 
-    M_i(q) is the energy of the pairwise parts, expected under Q; the paper's is
-    λ Σ_j A_ij Σ_q' Q_j(q')(q − q')².
+    Q'_i(q) ∝ exp(−ψ_u(q) − M_i(q)). M_i(q) is the energy of the pairwise parts, expected under Q;
+    the paper's is λ Σ_j A_ij Σ_q' Q_j(q')(q − q')².
 
     Args:
         initial: (m, L) marginals to start from, Q⁰.

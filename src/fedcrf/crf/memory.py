@@ -24,7 +24,7 @@ class Plain(NamedTuple):
     """One of the plain arrays of a memory.
 
     Attributes:
-        dtype: Its dtype; as given, any of whole numbers, or any real one.
+        dtype: Its dtype here. Given may be any integers for one of integers, else any real numbers.
         axes: A letter or a number for each: k clients, T paths, L labels, sketches of s numbers.
     """
 

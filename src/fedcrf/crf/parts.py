@@ -40,8 +40,8 @@ class Observation:
         credit: (m,) in [0, 1], how much a client's opposition to others counts; or one for all.
         sizes: (m,) each client's examples as a multiple of the median, as far as they are believed;
             None where all clients count as of one size.
-        window: k, the rounds over which the updates are averaged. What averages share is no news:
-            a part of a round's evidence, 1/k, counts in each.
+        window: k, the rounds over which the updates are averaged. Each round counts 1/k of its
+            evidence, since averages overlap.
     """
 
     updates: Statistics | NDArray[np.bool_]
@@ -142,7 +142,7 @@ Message = Callable[[Matrix], Energy]
 class PairwisePart(Protocol):
     """A potential between clients.
 
-    `message` is called once a round, and the function that it returns in every mean-field update.
+    `message` is called once a round, the function that it returns in every mean-field iteration.
     """
 
     def message(self, seen: Observation, labels: Vector) -> Message:
@@ -160,7 +160,7 @@ class LinearPart(Settings):
     Attributes:
         cause: The name of what the part measures.
         evidence: The name, among its causes, of the (m,) evidence e against each client.
-        strength: κ, the energy of one unit of evidence at label 1.
+        strength: κ; it sets the `slope`.
     """
 
     cause: ClassVar[str]

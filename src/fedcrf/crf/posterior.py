@@ -112,7 +112,7 @@ class Posterior:
 
     @property
     def expected_label(self) -> NDArray[np.float64]:
-        """(m,) the same as `trust`, by the paper's name."""
+        """(m,) `trust`, by its earlier name."""
         return self.trust
 
     @property

@@ -1,6 +1,7 @@
 """The potentials of the paper's CRF, unary and pairwise, with the equations of its Method section.
 
 `Reliability` and `Attraction` are the parts of the paper's field; the functions are their terms.
+All numbers are float64. Of m clients in a round a vector has m, in the order of the updates.
 """
 
 from __future__ import annotations
@@ -28,23 +29,26 @@ Pairs: TypeAlias = "Matrix | csr_array[np.float64]"
 
 
 def agreement(inner: Vector, norms: Vector, reference_norm: float) -> Vector:
-    """Return c_i = ⟨u_i, ũ⟩ / (‖u_i‖ ‖ũ‖ + ε), the cosine with the reference update."""
+    """Return (m,) c_i = ⟨u_i, ũ⟩ / (‖u_i‖ ‖ũ‖ + ε), the cosines with the reference update ũ.
+
+    ``inner`` are the (m,) inner products ⟨u_i, ũ⟩.
+    """
     return inner / (norms * reference_norm + EPSILON)
 
 
 def relative_distance(distances: Vector, finite: NDArray[np.bool_]) -> Vector:
-    """Return d_i = ‖u_i − ũ‖ / (median_j ‖u_j − ũ‖ + ε)."""
+    """Return (m,) d_i = ‖u_i − ũ‖ / (median_j ‖u_j − ũ‖ + ε), the median over finite clients."""
     return distances / (median(distances[finite]) + EPSILON)
 
 
 def norm_anomaly(norms: Vector, finite: NDArray[np.bool_]) -> Vector:
-    """Return h_i, how many median absolute deviations ‖u_i‖ lies from the median norm."""
+    """Return (m,) h_i = |‖u_i‖ − median‖u_j‖| / (MAD + ε), the medians over finite clients."""
     deviations = np.abs(norms - median(norms[finite]))
     return np.asarray(deviations / (median(deviations[finite]) + EPSILON))
 
 
 def reliability(cosine: Vector, distance: Vector, anomaly: Vector) -> Vector:
-    """Return ρ_i = σ(2c_i − d_i − 0.5h_i); ε where a cause is NaN (a non-finite update).
+    """Return (m,) ρ_i = σ(2c_i − d_i − 0.5h_i); ε where a cause is NaN (a non-finite update).
 
     The coefficients are `SCORE_TERMS`.
     """

@@ -108,11 +108,10 @@ class RobustCRF(Settings):
             that responds, up to three times what the length of its update supports: honest updates
             grow as n^0.7. Otherwise up to three medians. A client whose count is believed
             may meet the more opposition.
-        trust_floor: The smallest Σβq̄ with which the model moves, as a multiple of the trust in a
-            new client; below it all weights are 0. For a known attacker that reports alone it is
-            1 − s at most, the trust that returns in a round. With 0 such an attacker would have all
-            of the weight.
-        remember: Clients that are remembered, 4.2 kB each, or as many as take part in a round. The
+        trust_floor: Where Σβq̄ is below this part of the trust in a new client, the model stays,
+            and all weights are 0. A known attacker that reports alone has 1 − s of that trust at
+            most, what returns in a round. With a floor of 0 it would have all of the weight.
+        remember: Clients that are remembered, 4.1 kB each, or as many as take part in a round. The
             longest absent are forgotten first; they are new when they return.
         sketch_size: Numbers in a sketch; the error of a cosine is about 1/√size.
         sketch_seed: Seed of the sketches' signs, which must stay secret: an attacker that knows
@@ -274,10 +273,23 @@ class RobustCRF(Settings):
         memory: Arrays | None = None,
         evidence: Evidence | None = None,
     ) -> Posterior:
-        """Infer as `infer` does, from statistics and (m, sketch_size) sketches of the updates.
+        """Infer as `infer` does, from statistics and sketches of the updates.
 
-        ``statistics`` are those of `fedcrf.statistics.update_statistics`. ``position`` is the
-        (sketch_size,) sketch of the global model. Other arguments are those of `infer`.
+        Args:
+            statistics: As `fedcrf.statistics.update_statistics` returns them.
+            num_examples: As for `infer`.
+            sketches: (m, sketch_size) float64, as `sketches` of this rule returns them. Rows of
+                excluded clients are not read. Sketches with other signs would mislead unnoticed.
+            position: (sketch_size,) sketch of the global model, in all rounds or in none.
+            clients: As for `infer`.
+            memory: As for `infer`.
+            evidence: As for `infer`.
+
+        Returns:
+            The posterior, with the memory for the next round.
+
+        Raises:
+            FedcrfError: As `infer`.
         """
         finite = statistics.finite
         claimed = base_weights(num_examples, finite)

@@ -14,7 +14,7 @@ from fedcrf.statistics import EPSILON
 from fedcrf.statistics.inputs import check_filled, client_numbers
 
 COUNT_CAP = 3.0
-"""A count of examples that nothing supports is believed up to so many medians."""
+"""The cap of an unsupported count of examples, in median counts."""
 
 
 def base_weights(

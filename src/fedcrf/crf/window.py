@@ -2,8 +2,8 @@
 
 Where a round is one mini-batch, an update is mostly noise, and so is what it tells of its client.
 An average over a window of k rounds keeps what the client wants and loses the noise. The window
-finds its length: it grows while the clients' responses are below their own scatter, and shrinks
-again where they are above it. With k = 1 nothing is averaged.
+finds its length: it grows while the mean response is below `LEAST_SIGNAL` times its deviation, and
+shrinks where it is above that. With k = 1 nothing is averaged.
 
 Two averages stand behind each other, the recent one U and the one before it V. With u_n the n-th
 update of a client:
@@ -32,8 +32,8 @@ from fedcrf.crf.potentials import median
 LEAST_SIGNAL = 2.25
 """The responses' ratio of mean to scatter at which a window is long enough.
 
-At home it is 2 to 3 in rounds of an epoch, about 2 where the clients have learnt, and 0.3 to 0.8 in
-rounds of a mini-batch.
+In our own suites it is 2 to 3 where a round is an epoch, about 2 where the clients have learnt, and
+0.3 to 0.8 where a round is a mini-batch.
 """
 
 TO_DEVIATION = 1.4826
@@ -82,8 +82,8 @@ class Window(NamedTuple):
         seen = Window(self.length, self.rounds + 1.0, mean, variance, scatter)
         if seen.rounds < 2:
             return seen
-        # The noise of an average falls with the root of its length. Halfway, and a factor of two
-        # at most, so that a single round does not decide.
+        # The noise of an average falls with the root of its length. By √2 at most, so that a
+        # single round does not decide.
         missing = min(2.0, max(0.5, LEAST_SIGNAL / max(seen.signal, 1e-3)))
         return seen._replace(length=min(most, max(1.0, self.length * math.sqrt(missing))))
 

@@ -274,7 +274,7 @@ class RunSpec(Setup):
 
 
 def _changed(before: Rule, after: Rule) -> dict[str, Any]:
-    """Return the settings of a rule that were others before."""
+    """Return the settings in which a rule differs from what it was before."""
     settings = {each.name: getattr(after, each.name) for each in fields(after) if each.init}
     return {name: value for name, value in settings.items() if value != getattr(before, name)}
 
@@ -535,7 +535,7 @@ def _of_sites(dataset: str, given: Options, reading: bool) -> Mapping[str, Mappi
 
 
 def _said_of_each(given: Options, reading: bool) -> dict[str, Any]:
-    """Return a description without [server]: each method and optimizer says itself what it did."""
+    """Return a description whose [server] is said by each of its methods and optimizers."""
     server = build(ServerSettings, given.get("server", {}), "server")
     names = convert(tuple[str, ...], given.get("methods", DEFAULT_METHODS), "methods")
     methods = [find_method(name, known=not reading) for name in names]

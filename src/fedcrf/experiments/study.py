@@ -1,4 +1,4 @@
-"""Studies: a base run and named axes; and suites, which are studies written down in a file."""
+"""Studies: a base run and named axes; and suites, which are studies from a file."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ SUITES = ("attacks", "noise", *PROTOCOLS)
 """The suites that come with the package; beside them is ``paper``, of the paper's tables."""
 
 NOT_IN_FILES = {"name", "dataset", "settings"}
-"""Fields of a suite that its file does not say."""
+"""Fields of a suite that its file must not set."""
 
 FOLDER_NAME = re.compile(r"\w[\w.\-]{0,99}")
 """What partitions and conditions may be called, as their cells have folders of these names."""
@@ -62,7 +62,7 @@ SAID_ELSEWHERE = {
         "with --conditions and --attackers, or in a suite of your own",
     ),
 }
-"""What is no setting of all runs of a suite: where its file says it, and how it is chosen."""
+"""Keys that [run] must not set: where a suite's file sets them, and how they are chosen."""
 
 
 @dataclass(frozen=True)
@@ -97,7 +97,7 @@ def setting_folder(at: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Study:
-    """A base run and named axes.
+    """A base run of methods × seeds, and named axes.
 
     Attributes:
         base: The layers that all runs share, as for `resolve`.

@@ -1,14 +1,14 @@
 """What each cause made of a client's weight: factors, read off a round's record.
 
-A field past the paper's gives weights ∝ β_i q̄_i, and its expected label is a product:
+A field past the paper's gives weights ∝ β_i t_i, and trust t_i is a product:
 
-    q̄_i = p₀ · (p_i / p₀) · (E_Q[q] / p_i) · exp(−e_i)
+    t_i = p₀ · (p_i / p₀) · (E_Q[q] / p_i) · exp(−e_i)
 
 with p₀ the expected label of a client of which nothing is known, p_i what is remembered makes of
 it (linear in what was remembered), E_Q[q] that after this round's evidence, and e_i what clients
 report. The energies of the evidence add up in one exponent; along the straight path from none of
 them to all, a part's share in log(E_Q[q] / p_i) is its share in the energy (the value of Aumann and
-Shapley). So the factors of all causes multiply to q̄_i / p₀, and nothing is inferred anew.
+Shapley). So the factors of all causes multiply to t_i / p₀, and nothing is inferred anew.
 """
 
 from __future__ import annotations

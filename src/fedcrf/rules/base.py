@@ -169,7 +169,7 @@ class Rule(Settings, ABC):
         """
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
-        """Return the rule informed of what only a simulation knows, for settings without a value.
+        """Return the rule, its unset settings filled with what only a simulation knows.
 
         So rules that need the number of attackers are compared at their best. ``attackers`` is how
         many of a round's ``num_clients`` attack, on average if they are drawn.
@@ -448,7 +448,7 @@ class _LateExclusionError(Exception):
 
 
 class Round:
-    """A round as a rule sees it: what is computed of it, when it is first asked for.
+    """A round as a rule sees it: its reports, and what is computed of them on first use.
 
     The first arguments are those of `Rule.aggregate`; None is taken for an empty memory. ``states``
     are the m models; ``finite`` is who may have weight as far as is known.

@@ -221,7 +221,7 @@ class Simulation(Settings):
         self.rule.check_clients(self.clients_per_round or len(self.federation.clients))
 
     def _check_data(self) -> None:
-        """Raise a `FedcrfError` if the data have not what the rule needs of them."""
+        """Raise a `FedcrfError` if the data lack what the rule needs."""
         if LABEL_DIVERGENCE in self.rule.wanted_evidence and not self.federation.num_classes:
             raise FedcrfError(
                 f"{self.rule.name} weighs clients by their labels, and these data have no classes: "
@@ -516,7 +516,7 @@ def seeded_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, Stream.MODEL))
         network = plan.build(image_shape, num_classes)
-    # Convolutions are fastest in this layout, which those of volumes have not.
+    # Convolutions of images are fastest in this layout; those of volumes have no such layout.
     if all(tensor.dim() < 5 for tensor in (*network.parameters(), *network.buffers())):
         network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network.to(device)

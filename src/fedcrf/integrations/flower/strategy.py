@@ -96,8 +96,9 @@ class RuleStrategy(Settings, FedAvg):
         **arguments: Those of Flower's ``FedAvg``.
 
     Raises:
-        FedcrfError: An argument is none, records cannot be written there, no metric is named for
-            the rule's evidence, or the memory is not a strategy's, or of another rule.
+        FedcrfError: An argument is unknown or not possible, ``record_to`` cannot be written, no
+            metric is named for the rule's evidence, or the memory is not a strategy's, or of
+            another rule.
     """
 
     def __init__(
@@ -157,7 +158,8 @@ class RuleStrategy(Settings, FedAvg):
         """Run the rounds as ``FedAvg`` does; what ``evaluate_fn`` returns is recorded too.
 
         Raises:
-            FedcrfError: Two rounds in a row without a usable reply, or no number of rounds.
+            FedcrfError: Two rounds in a row without a usable reply, or ``num_rounds`` is no whole
+                number.
         """
         check_whole("num_rounds", num_rounds, least=0)
 
@@ -226,7 +228,7 @@ class RuleStrategy(Settings, FedAvg):
                 messages = ...  # to any nodes, with any content
                 return self.begin_round(server_round, arrays, messages)
 
-        They are to the nodes that are to train, and carry the arrays of the global model.
+        The messages go to the nodes that train, and carry the arrays of the global model.
 
         Raises:
             FedcrfError: The model holds something other than real numbers, the memory is of another
