@@ -223,6 +223,9 @@ def commands() -> str:
     for folder, how in made_by.items():
         parts = [f"`{command}`" for command in how.get("commands", [])]
         parts += [how["note"]] if "note" in how else []
+        if "unfinished" in how:
+            cells = ", ".join(f"`{cell}`" for cell in how["unfinished"])
+            parts.append(f"{cells} is not finished")
         if "outdated" in how:
             methods = ", ".join(f"`{method}`" for method in how["outdated"])
             parts.append(f"{methods} as it was before it changed, to be run again")
@@ -335,9 +338,8 @@ def rounds_decide(cells: pd.DataFrame, runs: Sequence[str]) -> str:
     shared = int(cells["rounds"].min())
     early: dict[str, list[float]] = {}
     for each in (cell for run in runs for cell in read_results(Store(PAPER / run)).cells):
-        if each.records:
-            accuracies = [record.test.accuracy for record in each.records[:shared]]
-            early.setdefault(each.cell.method.name, []).extend(accuracies)
+        accuracies = [record.test.accuracy for record in each.records[:shared]]
+        early.setdefault(each.cell.method.name, []).extend(accuracies)
     means = ", ".join(f"{method_title(name)} {np.mean(own):.3f}" for name, own in early.items())
     text = (
         f"Over these {len(cells)} cells accuracy goes with the number of rounds until early "

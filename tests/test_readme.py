@@ -202,7 +202,12 @@ def test_published_cells_say_what_made_them() -> None:
     runs = [Store(path.parent) for path in (ROOT / "results").rglob("run.toml")]
     assert len(runs) > 10
     for run in runs:
+        made_by = MADE_BY.get(str(run.path.relative_to(ROOT / "results")), {})
+        unfinished = made_by.get("unfinished", [])
         for cell in run.read().cells():
             summary = run.cell(cell).summary()
+            if cell.name in unfinished:
+                assert summary is None
+                continue
             assert summary is not None, (run.path, cell)
             assert re.fullmatch("[0-9a-f]{40}", summary.provenance.commit or ""), (run.path, cell)
