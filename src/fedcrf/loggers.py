@@ -1,7 +1,8 @@
 """Loggers: a run's numbers to the tools that people already watch their runs with.
 
-A logger is a class with the two methods of `CellLogger`, and a line in `LOGGERS`. It imports its
-tool when it is made, and names it in ``package``, so that a missing tool is named before the run.
+A logger is a class with the two methods of `CellLogger`: a line in `LOGGERS`, or one of your own by
+its name (`fedcrf.extensions`). It imports its tool when it is made, and names it in ``package``, so
+that a missing tool is named before the run.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, Protocol
 
-from fedcrf.errors import in_a_line, unknown_name
+from fedcrf.errors import FedcrfError, in_a_line
 from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import CellSummary, described
+from fedcrf.extensions import find
 from fedcrf.extras import check_installed
 from fedcrf.rules.crf import LARGEST_AFFINITY
 from fedcrf.simulation.records import Reasons, RoundRecord
@@ -243,12 +245,17 @@ class LoggingObserver:
                 self._say(f"{name}: {in_a_line(error)}; nothing more is logged to it")
 
 
-def find_loggers(names: Sequence[str], known: Mapping[str, MakeLogger]) -> dict[str, MakeLogger]:
-    """Return the loggers of those names, whose tools must be installed."""
-    for name in names:
-        if name not in known:
-            raise unknown_name("logger", name, known)
-        package = getattr(known[name], "package", None)
+def find_loggers(names: Sequence[str]) -> dict[str, MakeLogger]:
+    """Return the loggers of those names, whose tools must be installed.
+
+    Raises:
+        FedcrfError: There is none of that name, it cannot be called, or its tool is missing.
+    """
+    makers = {name: find("logger", name, LOGGERS) for name in names}
+    for name, maker in makers.items():
+        if not callable(maker):
+            raise FedcrfError(f"logger '{name}' is no logger: give a class with log and finish")
+        package = getattr(maker, "package", None)
         if package is not None:
             check_installed(package, f"--log {name}: ")
-    return {name: known[name] for name in names}
+    return makers

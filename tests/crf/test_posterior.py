@@ -87,6 +87,13 @@ def test_every_crf_has_the_same_posterior(crf: Any) -> None:
     assert bool(posterior.memory) == isinstance(crf, RobustCRF)
 
 
+@pytest.mark.parametrize("name", ["reliability", "cosine", "distance", "norm_anomaly"])
+def test_a_cause_of_another_field_is_named(name: str) -> None:
+    message = f"no {name}, which is of the paper's field: its causes are .*opposition"
+    with pytest.raises(FedcrfError, match=message):
+        getattr(RobustCRF().infer(rows()), name)
+
+
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("crf", CRFS, ids=lambda crf: type(crf).__name__)
 def test_updates_of_any_form_are_combined_in_it(crf: Any, form: str) -> None:

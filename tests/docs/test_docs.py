@@ -15,13 +15,14 @@ import typer
 
 from attacks.scenes import honest_updates, scene, updates
 from experiments.runs import record, small_spec, summary
+from fedcrf import RobustCRF
 from fedcrf.cli import app
 from fedcrf.data import PartitionSettings, partition
 from fedcrf.experiments.grid import CellFinished, CellStarted, RoundFinished
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import Store
 from fedcrf.experiments.study import read_suite
-from fedcrf.loggers import LOGGERS, LoggingObserver, find_loggers
+from fedcrf.loggers import LoggingObserver, find_loggers
 from fedcrf.rules import ClientReport
 from fedcrf.simulation.records import RoundRecord
 from integration.command_line import CommandLine
@@ -189,6 +190,15 @@ def test_a_rule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert rule().aggregate({}, {"w": np.zeros(2)}, reports).weights.tolist() == [0.5, 0.0, 0.5]
 
 
+def test_a_rule_that_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rule = python_of("extend", "A rule that remembers")["Loyal"]
+    for each in run_shown("A rule that remembers", tmp_path, monkeypatch):
+        assert len(each.weight) == 5
+    model, reports = {"w": np.zeros(2)}, [ClientReport(i, {"w": np.ones(2)}, 10) for i in range(3)]
+    memory = rule().aggregate({}, model, reports[:1]).memory
+    assert rule().aggregate(memory, model, reports).weights.tolist() == [0.5, 0.25, 0.25]
+
+
 def test_an_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decay = python_of("extend", "A client objective")["Decay"]
     assert len(run_shown("A client objective", tmp_path, monkeypatch)) == 2
@@ -248,17 +258,29 @@ def test_a_suite(tmp_path: Path) -> None:
     assert len(suite.cells) == 3 * 2 * 3 + 3  # FedAvg alone shows what could be had
 
 
-def test_a_logger(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_logger(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     cell = small_spec(seeds=[0]).cells()[0]
     said: list[str] = []
-    logger = python_of("see-a-run", "Loggers")["PrintLogger"]
-    makers = find_loggers(["print"], {**LOGGERS, "print": logger})
+    ((name, code),) = FILE.findall(page_text("see-a-run"))
+    tmp_path.joinpath(name).write_text(code, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    makers = find_loggers([f"./{name}:PrintLogger"])
     observer = LoggingObserver(makers, {cell: tmp_path}, said.append)
     observer(CellStarted(cell, 0))
     observer(RoundFinished(cell, record(1, 0.5, accuracy=0.75)))
     observer(CellFinished(cell, summary("fedavg", 0, 0.75)))
     assert said == []
     assert "fedavg-seed-0, round 1: 0.750" in capsys.readouterr().out
+
+
+def test_own_updates_names_every_cause() -> None:
+    updates = np.random.default_rng(0).normal(1.0, 0.5, size=(5, 40))
+    losses = {"residual_loss": [0.1] * 5}
+    causes = RobustCRF().infer(updates, [1, 1, 1, 1, 90], evidence=losses).causes
+    assert "counted" in causes
+    assert [name for name in causes if f"`{name}`" not in page_text("own-updates")] == []
 
 
 def test_no_example_multiplies_updates_that_may_hold_nan() -> None:

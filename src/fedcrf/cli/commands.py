@@ -348,9 +348,9 @@ def _display(runs: Runs, log: str | None, *, brief: bool = False) -> RunDisplay:
 def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
     if log is None:
         return {}
-    from fedcrf.loggers import LOGGERS, find_loggers
+    from fedcrf.loggers import find_loggers
 
-    return find_loggers(parse_names("--log", log), LOGGERS)
+    return find_loggers(parse_names("--log", log))
 
 
 def _workplace(place: Said) -> Workplace:
@@ -608,6 +608,7 @@ def _described(registry: Mapping[str, type[Any]], section: str) -> dict[str, str
 def _part(entry: tuple[str, Part]) -> str:
     name, part = entry
     settings = [
-        key if default is None else f"{key} = {default}" for key, default in part.settings.items()
+        key if default is None else f"{key} = {default}"
+        for key, (_, default) in part.settings.items()
     ]
     return f"{name} ({', '.join(settings)})" if settings else name

@@ -118,22 +118,30 @@ class Posterior:
     @property
     def reliability(self) -> NDArray[np.float64]:
         """(m,) the cause of this name, of the paper's field."""
-        return self.causes["reliability"]
+        return self._cause("reliability")
 
     @property
     def cosine(self) -> NDArray[np.float64]:
         """(m,) the cause of this name, of the paper's field."""
-        return self.causes["cosine"]
+        return self._cause("cosine")
 
     @property
     def distance(self) -> NDArray[np.float64]:
         """(m,) the cause of this name, of the paper's field."""
-        return self.causes["distance"]
+        return self._cause("distance")
 
     @property
     def norm_anomaly(self) -> NDArray[np.float64]:
         """(m,) the cause of this name, of the paper's field."""
-        return self.causes["norm_anomaly"]
+        return self._cause("norm_anomaly")
+
+    def _cause(self, name: str) -> NDArray[np.float64]:
+        if name not in self.causes:
+            raise FedcrfError(
+                f"this posterior has no {name}, which is of the paper's field: its causes are "
+                f"{', '.join(self.causes)}"
+            )
+        return self.causes[name]
 
     def combine(self, updates: Any) -> Any:
         """Return Σ α_i s_i u_i, the step of the global model.

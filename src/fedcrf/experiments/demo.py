@@ -77,7 +77,10 @@ def demo_table(found: pd.DataFrame) -> Table:
         for method, *values in found.itertuples(name=None)
     ]
     over = f"{len(SEEDS)} seeds and the last {suite.last_rounds} rounds"
-    title = f"Three attackers among ten clients: accuracy, mean of {over}"
+    title = (
+        f"Three attackers among ten clients: accuracy, mean of {over} "
+        "(on the page: the round of the lowest validation loss)"
+    )
     return Table(title, ("rule", "nobody attacks", *titles, WORST), tuple(rows))
 
 
