@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal
@@ -193,3 +193,17 @@ def test_types_that_only_a_type_checker_knows_leave_the_others_checked() -> None
     assert Own(other=3).other == 3
     with pytest.raises(FedcrfError, match="rate 0: give a number above 0"):
         Own(rate=0)
+
+
+def test_a_setting_without_a_default_is_asked_for() -> None:
+    @dataclass(frozen=True)
+    class Needing(Settings):
+        rate: float
+        pace: float = field(kw_only=True)
+
+    assert Needing(1.0, pace=2.0) == Needing(rate=1.0, pace=2.0)
+    for given, said in (((), "Needing has no rate: give"), ((1.0,), "Needing has no pace: give")):
+        with pytest.raises(KeywordError, match=said):
+            Needing(*given)  # type: ignore[call-arg]
+    with pytest.raises(TypeError, match="takes 2 positional arguments but 3"):
+        Needing(1.0, 2.0, pace=3.0)  # type: ignore[misc]

@@ -63,6 +63,51 @@ class Needing(Capped):
 
 
 @dataclass(frozen=True)
+class Listing(Capped):
+    """A rule with a setting that no run file holds as it is."""
+
+    several: list = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Array(Capped):
+    """A rule with a setting of a type of which nothing is known."""
+
+    several: np.ndarray = None
+
+
+@dataclass(frozen=True)
+class Strict(Capped):
+    """A rule with a check of its own, and a number that is no setting."""
+
+    doubled: float = field(init=False, default=2.0)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.most > 1:
+            raise ValueError("most must be at most 1")
+
+
+@dataclass
+class Thawed:
+    """An objective that is not frozen."""
+
+    def correct_gradients(self, parameters, global_parameters):
+        pass
+
+
+NETWORK = nn.Flatten()
+
+
+@dataclass(frozen=True)
+class Forgetful(Attack):
+    """Returns nothing."""
+
+    def updates(self, scene):
+        pass
+
+
+@dataclass(frozen=True)
 class Coin(Attack):
     """Sends the honest mean, each number times c or -c as a coin falls."""
 
@@ -147,6 +192,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder.joinpath("mine.py").write_text(MINE, encoding="utf-8")
     folder.joinpath("neighbour.py").write_text("SIGNS = [-1.0, 1.0]\n", encoding="utf-8")
     folder.joinpath("broken.py").write_text("import nothing_of_this_name\n", encoding="utf-8")
+    folder.joinpath("script.py").write_text("raise SystemExit(0)\n", encoding="utf-8")
     return folder
 
 
@@ -199,6 +245,15 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
         (["--methods", "./mine.py"], "name what is in the file, as in ./mine.py:NAME"),
         (["--methods", "./mine.py:Needing"], "rules.Needing.most has no value: give it one"),
         (["--methods", "crf+./mine.py:Linear"], "is no class of settings: give a frozen dataclass"),
+        (["--methods", "./script.py:Rule"], "cannot be imported (SystemExit: 0)"),
+        (["--methods", "./mine.py:Listing"], "rules.Listing.several is a list, which a run file"),
+        (["--methods", "./mine.py:Array"], "has a setting of a type that a run file cannot hold"),
+        (
+            ["--methods", "./mine.py:Strict", "--set", "rules.Strict.most=3"],
+            "[rules.Strict] most must be at most 1",
+        ),
+        (["--methods", "crf+./mine.py:Thawed"], "is not frozen: give a frozen dataclass, with @da"),
+        (["--model", "./mine.py:NETWORK"], "is a network: give the class or the function that"),
         (["--attack", "./mine.py:Capped"], "attack './mine.py:Capped' is no attack: give a frozen"),
         (["--model", "./mine.py:stripes"], "makes a tuple: give what returns a torch.nn.Module"),
         (["--model", "./mine.py:seven"], "makes outputs of shape (2, 7) of 2 images: give one"),
@@ -244,6 +299,19 @@ def test_what_raises_in_a_round_ends_its_cell_alone(
     )
     run = read_results(Store(tmp_path / "run"))
     assert [len(each.records) for each in run.cells] == [2, 4]
+
+
+def test_an_attack_that_fails_is_named(
+    home: Path, command_line: CommandLine, tmp_path: Path
+) -> None:
+    done = command_line(
+        "run", "--methods", "./mine.py:Strict", "--attack", "./mine.py:Forgetful", "--attackers", 1,
+        "--seeds", 0, "--rounds", 1, "--jobs", 1, "-o", tmp_path / "run", cwd=home,
+    )  # fmt: skip
+    said = "attack Forgetful failed in round 1 (AttributeError: 'NoneType' object has no attribute"
+    assert said in done.err
+    shown = command_line("show", tmp_path / "run", cwd=home)
+    assert (shown.rc, shown.err) == (0, "")
 
 
 def test_two_things_of_one_name_are_refused(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

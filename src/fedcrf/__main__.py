@@ -11,6 +11,9 @@ def main() -> None:
         from fedcrf.cli import main as command_line
 
         command_line()
+    except KeyboardInterrupt:  # while packages are imported; later the command line says so
+        print("fedcrf: error: interrupted; give the same command again", file=sys.stderr)
+        sys.exit(130)
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] == "fedcrf":
             raise

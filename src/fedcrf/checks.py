@@ -50,7 +50,15 @@ class _NamedSettings(ABCMeta):
             for name in named:
                 if name not in known:
                     raise KeywordError(unknown_name(f"setting of {cls.__name__}", name, known))
-        settings: T = super().__call__(*given, **named)  # type: ignore[misc]
+        try:
+            settings: T = super().__call__(*given, **named)  # type: ignore[misc]
+        except TypeError:
+            taken = inspect.signature(cls).parameters.values()
+            missing = [each.name for each in taken if each.default is each.empty][len(given) :]
+            for name in missing:
+                if name not in named:
+                    raise KeywordError(f"{cls.__name__} has no {name}: give it a value") from None
+            raise
         return settings
 
     @property

@@ -23,19 +23,22 @@ class EarlierNameWarning(FutureWarning):
     """Notice of a name that an earlier version had: it is accepted, and a new one is there."""
 
 
-def in_a_line(error: Exception) -> str:
+def in_a_line(error: BaseException) -> str:
     """Return the kind of an error that is none of ours, and what it says, in one line."""
     return f"{type(error).__name__}: {' '.join(str(error).split())}"
 
 
 @contextmanager
 def failing(line: str) -> Iterator[None]:
-    """Turn whatever code of others raises into a `FedcrfError`, said in place of ``{}``."""
+    """Turn whatever code of others raises into a `FedcrfError`, said in place of ``{}``.
+
+    So does an attempt to end the program, which would end a run without a word.
+    """
     try:
         yield
     except FedcrfError:
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise FedcrfError(line.replace("{}", in_a_line(error))) from error
 
 

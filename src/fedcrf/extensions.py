@@ -67,7 +67,7 @@ def find(what: str, name: str, known: Mapping[str, T]) -> T | Any:
         raise AbsentError(str(unknown_name(what, name, [*known, *given])))
     try:
         return given[name].load()
-    except Exception as error:  # whatever the package raises
+    except (Exception, SystemExit) as error:  # whatever the package raises
         raise _broken(what, f"{name} ({given[name].value})", error) from error
 
 
@@ -95,11 +95,12 @@ def check_class(what: str, name: str, found: object, base: type) -> None:
 
 
 def check_settings(what: str, name: str, found: object) -> None:
-    """Raise a `FedcrfError` unless what a name stands for is a class of settings, a dataclass."""
+    """Raise a `FedcrfError` unless a name stands for a class of settings, a frozen dataclass."""
+    mend = "give a frozen dataclass, with @dataclass(frozen=True)"
     if not isinstance(found, type) or not dataclasses.is_dataclass(found):
-        raise FedcrfError(
-            f"{what} '{name}' is no class of settings: give a frozen dataclass, with @dataclass"
-        )
+        raise FedcrfError(f"{what} '{name}' is no class of settings: {mend}")
+    if not found.__dataclass_params__.frozen:  # type: ignore[attr-defined]
+        raise FedcrfError(f"{what} '{name}' is not frozen: {mend}")
 
 
 @cache
@@ -137,7 +138,7 @@ def _imported(what: str, name: str) -> Any:
         sys.path.append(here)  # for as long as the process runs: others are started with this path
     try:
         module = importlib.import_module(wanted)
-    except Exception as error:  # whatever it raises
+    except (Exception, SystemExit) as error:  # whatever it raises; a script may end the program
         raise _broken(what, name, error) from error
     if not hasattr(module, thing):
         names = [each for each in vars(module) if not each.startswith("_")]
@@ -145,7 +146,7 @@ def _imported(what: str, name: str) -> Any:
     return getattr(module, thing)
 
 
-def _broken(what: str, name: str, error: Exception) -> AbsentError:
+def _broken(what: str, name: str, error: BaseException) -> AbsentError:
     return AbsentError(f"{what} '{name}' cannot be imported ({in_a_line(error)})")
 
 

@@ -396,9 +396,14 @@ def find_model(name: str) -> type[ModelPlan]:
     An object from outside that is not a plan is assumed to make the network: `FromFactory`.
 
     Raises:
-        FedcrfError: There is none, or it is not a class of settings; see `fedcrf.extensions`.
+        FedcrfError: There is none, it is a network, or it is not a class of settings; see
+            `fedcrf.extensions`.
     """
     found = find("model", name, MODELS)
+    if isinstance(found, nn.Module):
+        raise FedcrfError(
+            f"model '{name}' is a network: give the class or the function that makes it"
+        )
     if not isinstance(found, type) or not hasattr(found, "build"):
         return FromFactory
     check_settings("model", name, found)

@@ -493,6 +493,12 @@ def test_a_run_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
         read_toml(path)
 
 
+def test_a_run_file_of_an_editor_that_begins_with_a_mark(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"\xef\xbb\xbfseeds = [3]")
+    assert read_toml(path) == {"seeds": [3]}
+
+
 def test_a_run_file_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(FedcrfError, match=r"mine\.toml cannot be read: No such file"):
         read_toml(tmp_path / "mine.toml")

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
+from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from fedcrf.checks import Count, NotNegative, Settings, check_not_gone
@@ -127,17 +128,38 @@ def convert(kind: Any, value: Any, where: str) -> Any:
         ) from None
     try:
         return _adapter(kind).validate_json(text, strict=True)
+    except PydanticUserError as error:
+        why = error.message.partition(". ")[0].partition("\n")[0]
+        raise FedcrfError(f"[{where}] has a setting of a type that {NOT_HELD} ({why})") from None
     except ValidationError as error:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, FedcrfError):
-            raise FedcrfError(f"[{where}] {cause}") from None
+        if isinstance(cause, Exception):  # of a check of its own
+            said = str(cause) or "a check of its own fails"
+            raise FedcrfError(f"[{where}] {said}") from None
         # Further parts of the place are items, or the types that a value could have had.
         named = [part for part in first["loc"][:1] if isinstance(part, str)]
         place = ".".join(filter(None, [where, *named]))
         if first["type"] == "missing":
             raise FedcrfError(f"{place} has no value: give it one") from None
         raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None
+
+
+NOT_HELD = "a run file cannot hold: use numbers, text, truth values and tuples of them"
+
+
+def check_held(settings: Any, where: str) -> None:
+    """Raise a `FedcrfError` if a run file cannot hold some value of a settings dataclass."""
+    for each in dataclasses.fields(settings):
+        value = getattr(settings, each.name)
+        if each.init and not _is_held(value):
+            raise FedcrfError(f"{where}.{each.name} is a {type(value).__name__}, which {NOT_HELD}")
+
+
+def _is_held(value: object) -> bool:
+    if isinstance(value, tuple):
+        return all(map(_is_held, value))
+    return value is None or type(value) in (bool, int, float, str)
 
 
 def _number(value: object) -> Any:
@@ -157,10 +179,11 @@ def wanted(error: ErrorDetails) -> str:
 
 def plain(settings: Any) -> dict[str, Any]:
     """Return a settings dataclass as TOML and JSON know it, but for what is None or ignored."""
+    given = {each.name for each in dataclasses.fields(settings) if each.init}
     return {
         key: list(value) if isinstance(value, tuple) else value
         for key, value in dataclasses.asdict(settings).items()
-        if value is not None and key not in ignored(settings)
+        if value is not None and key in given and key not in ignored(settings)
     }
 
 
@@ -184,7 +207,7 @@ def without_name(options: Options) -> dict[str, Any]:
 def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
     """Read a run file, or ``what`` else errors call it."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except IsADirectoryError:
         raise FedcrfError(
             f"{what} {path} is a folder: give a file, such as {path / 'run.toml'}"

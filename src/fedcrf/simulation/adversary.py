@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from fedcrf.attacks import Backdoor, DataAttack, Scene, Threat
+from fedcrf.errors import failing
 from fedcrf.rules import ClientReport, Memory, Rule, State
 from fedcrf.simulation.federation import Examples, Federation, Stream, generator
 
@@ -98,7 +99,9 @@ class Adversary:
         possible = attack.obstacle(scene.num_clients, scene.num_attackers) is None
         active = scene.active and possible
         if active or (attack.remembers and possible):
-            forgery = attack.forge(scene)
+            called = type(attack).__name__
+            with failing(f"attack {called} failed in round {number} ({{}})"):
+                forgery = attack.forge(scene)
             memory = forgery.memory
             sent = forgery.reports if active else sent
         attackers = [report.client for report in scene.own] if active else []
