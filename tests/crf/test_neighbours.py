@@ -19,7 +19,7 @@ from fedcrf.crf import (
     Opposition,
     Reliability,
 )
-from fedcrf.crf.potentials import label_distance
+from fedcrf.crf.potentials import label_compatibility
 from fedcrf.experiments.spec import resolve
 from fedcrf.rules import CRF, Adam, ClientReport, CRFEvidence, FedAvg, Optimized
 from fedcrf.rules.crf import LARGEST_AFFINITY
@@ -133,7 +133,7 @@ def test_a_part_that_pulls_nobody_says_nothing():
     field = Field((0.0, 1.0), LogOddsPrior(), pairwise=(Attraction(0.0),))
     found = field.infer(Observation(crowd, np.ones(9)))
     assert_allclose(found.expected_label, np.exp(2) / (1 + np.exp(2)), rtol=1e-9)
-    assert label_distance(np.array([0.0, 1.0])).tolist() == [[0, 1], [1, 0]]
+    assert label_compatibility(np.array([0.0, 1.0])).tolist() == [[0, 1], [1, 0]]
 
 
 def test_the_posterior_is_immutable():

@@ -293,31 +293,31 @@ class Opposition(LinearPart):
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
-        counted = votes(seen.cosines, self.vote_power)
-        opposition = self.among(seen, counted)
+        vote = votes(seen.cosines, self.vote_power)
+        opposition = self.among(seen, vote)
 
         def energy(marginals: Matrix) -> Energy:
             met, above, tolerated = opposition(marginals.dot(labels))
             evidence = np.maximum(0.0, above - tolerated)
-            return self.against(evidence, labels, {self.cause: met, "vote": counted})
+            return self.against(evidence, labels, {self.cause: met, "vote": vote})
 
         return energy
 
     def among(
-        self, seen: Observation, counted: Vector
+        self, seen: Observation, vote: Vector
     ) -> Callable[[Vector], tuple[Vector, Vector, Vector | float]]:
         """Return the function from the clients' trust to σ, σ − median(σ) and t.
 
         Args:
             seen: The round.
-            counted: (m,) 1/k, how much of each client's vote counts; see `votes`.
+            vote: (m,) 1/k, how much of each client's vote counts; see `votes`.
         """
         judges = np.flatnonzero(seen.finite & (seen.credit >= 0.5))
         large = large_round_share(seen.finite, self.large_round)
         against = np.where(np.isnan(seen.cosines), 0.0, -seen.cosines)
         np.fill_diagonal(against, 0.0)
         conflicts = np.where(against > 0.0, against, large * against)
-        conflicts *= (1.0 - large) * seen.credit * counted
+        conflicts *= (1.0 - large) * seen.credit * vote
         tolerance: float | Vector = (1.0 - large) * self.tolerance
         if seen.sizes is not None:
             tolerance = tolerance * np.sqrt(np.maximum(1.0, seen.sizes))
@@ -374,8 +374,9 @@ class SuspectNorm(NormEvidence):
 
         def energy(marginals: Matrix) -> Energy:
             _, above, tolerated = opposition(marginals.dot(labels))
-            counted = np.maximum(above / np.maximum(0.5 * tolerated, TINY) - 1.0, suspect)
-            return self.against(np.clip(counted, 0.0, 1.0) * long, labels, {})
+            opposed = above / np.maximum(0.5 * tolerated, TINY) - 1.0
+            suspicion = np.clip(np.maximum(opposed, suspect), 0.0, 1.0)
+            return self.against(suspicion * long, labels, {})
 
         return energy
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcrf.crf.potentials import label_distance
+from fedcrf.crf.potentials import label_compatibility
 from fedcrf.errors import FedcrfError
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def exact_marginals(
         """View a table over some clients' labels as a table over everybody's."""
         return table.reshape([num_labels if i in clients else 1 for i in range(m)])
 
-    compatibility = label_distance(values)
+    compatibility = label_compatibility(values)
     energy = np.zeros((num_labels,) * m)
     for i in range(m):
         energy += along(psi[i], i)

@@ -120,7 +120,7 @@ class Field(Settings):
         causes = dict(prior.causes)
         seen = replace(seen, initial=initial, measured={**seen.measured, **causes})
         for part in self.evidence:
-            energy = _counted(part.energy(seen, labels), part, seen.window)
+            energy = _of_a_round(part.energy(seen, labels), part, seen.window)
             unary = unary + energy.values
             causes.update(energy.causes)
         messages = [_message(part, seen, labels) for part in self.pairwise]
@@ -134,10 +134,10 @@ class Field(Settings):
 
 def _message(part: PairwisePart, seen: Observation, labels: Vector) -> Message:
     message = part.message(seen, labels)
-    return lambda marginals: _counted(message(marginals), part, seen.window)
+    return lambda marginals: _of_a_round(message(marginals), part, seen.window)
 
 
-def _counted(energy: Energy, part: object, window: float) -> Energy:
+def _of_a_round(energy: Energy, part: object, window: float) -> Energy:
     """Return an energy and its evidence, divided by the window's length k."""
     if window == 1.0:
         return energy

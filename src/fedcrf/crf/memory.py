@@ -192,14 +192,14 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         kept = self.arrays
         row_of = {client: row for row, client in enumerate(kept["clients"].tolist())}
         rows = np.array([row_of.get(client, NEW) for client in clients.tolist()], np.int64)
-        paths, rounds = np.unique(_rows_at(kept["rounds"], rows, NEW), return_inverse=True)
+        paths, path_of = np.unique(_rows_at(kept["rounds"], rows, NEW), return_inverse=True)
         return _rows_at(kept["beliefs"], rows), Averages(
             updates=_rows_at(kept["sketches"], rows),
             before=_rows_at(kept["before"], rows),
             positions=_rows_at(kept["positions"], paths),
             earlier=_rows_at(kept["earlier"], paths),
             counts=_rows_at(kept["counts"], paths, 0),
-            rounds=rounds,
+            path_of=path_of,
         )
 
     def scatter(
@@ -239,7 +239,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         room = max(0, most - len(clients))
         absent = absent[max(0, len(absent) - room) :]
         num_paths = len(kept["last"])
-        used = np.append(kept["rounds"][absent], num_paths + averages.rounds[order])
+        used = np.append(kept["rounds"][absent], num_paths + averages.path_of[order])
         paths, rounds = np.unique(used, return_inverse=True)
         earlier, later = paths[paths < num_paths], paths[paths >= num_paths] - num_paths
         chosen = {"k": (absent, order), "T": (earlier, later)}

@@ -119,7 +119,7 @@ def _closeness(cosines: Matrix, bandwidth: float) -> Matrix:
     return np.exp(closeness, out=closeness)
 
 
-def label_distance(labels: Vector) -> Matrix:
+def label_compatibility(labels: Vector) -> Matrix:
     """Return the label compatibility (q − q')² of the pairwise potential; (L, L)."""
     return np.asarray(np.subtract.outer(labels, labels) ** 2)
 
@@ -179,6 +179,6 @@ class Attraction(Settings):
             rho = reliability_causes(seen.statistics)["reliability"]
         tied = affinity(seen.statistics.cosines, rho, self.bandwidth, self.reliability_gate)
         coupling = self.strength * tied
-        disagreement = label_distance(labels)
+        disagreement = label_compatibility(labels)
         causes: dict[str, Any] = {"affinity": tied}
         return lambda marginals: Energy(coupling.dot(marginals.dot(disagreement)), causes)

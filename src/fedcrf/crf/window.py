@@ -100,7 +100,7 @@ class Averages:
         positions: (T, s) the recent averages of the paths.
         earlier: (T, s) the averages before them.
         counts: (T,) how many rounds are in them.
-        rounds: (m,) each client's row of the last three.
+        path_of: (m,) each client's row of the last three.
     """
 
     updates: Matrix
@@ -108,7 +108,7 @@ class Averages:
     positions: Matrix
     earlier: Matrix
     counts: NDArray[np.int64]
-    rounds: NDArray[np.int64]
+    path_of: NDArray[np.int64]
 
     @cached_property
     def change(self) -> Matrix:
@@ -119,7 +119,7 @@ class Averages:
     def steps(self) -> Matrix:
         """(m, s) how the model moved between its averages; (1, s) if that is one for all."""
         steps = self.positions - self.earlier
-        return steps if len(steps) == 1 else steps[self.rounds]
+        return steps if len(steps) == 1 else steps[self.path_of]
 
     @cached_property
     def response(self) -> Vector:
@@ -147,12 +147,12 @@ class Averages:
         share = 1.0 / np.minimum(length, counts)
         before = 1.0 / np.minimum(length, np.maximum(counts - 1, 1))
         return type(self)(
-            updates=_towards(self.updates, sketches, share[self.rounds]),
-            before=_towards(self.before, self.updates, before[self.rounds]),
+            updates=_towards(self.updates, sketches, share[self.path_of]),
+            before=_towards(self.before, self.updates, before[self.path_of]),
             positions=_towards(self.positions, position, share),
             earlier=_towards(self.earlier, self.positions, before),
             counts=counts,
-            rounds=self.rounds,
+            path_of=self.path_of,
         )
 
     def of_clients(self, chosen: slice | NDArray[np.bool_]) -> Self:
@@ -161,7 +161,7 @@ class Averages:
             self,
             updates=self.updates[chosen],
             before=self.before[chosen],
-            rounds=self.rounds[chosen],
+            path_of=self.path_of[chosen],
         )
 
 
