@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +13,7 @@ import pandas as pd
 import pytest
 
 from fedcrf.data import load_dataset
+from fedcrf.errors import FedcrfError
 
 NAMES = ("Aarau", "Bern", "Chur", "Davos")
 RUN = (
@@ -100,3 +103,54 @@ def test_targets_that_are_no_labels(tmp_path: Path, command_line: Any) -> None:
     assert (
         "targets of site 'Aarau' are no labels from 0 on: give such, or use fedcrf.sim" in done.err
     )
+
+
+def dated(folder: Path) -> None:
+    for name in NAMES:
+        table = pd.read_csv(folder / f"{name}.csv")
+        table["label"] = 20240101 + (table["label"] == "yes")
+        table.to_csv(folder / f"{name}.csv", index=False)
+
+
+def without_inputs(folder: Path) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    np.savez(folder / "Bern.npz", x=np.zeros((9, 0)), y=np.zeros(9, int))
+
+
+ODD: dict[str, tuple[Callable[[Path], object], str]] = {
+    "dates for labels": (
+        dated,
+        "site 'Aarau' has label 20240102, and there are 2 different labels: number them from 0, or "
+        "name another column by --label-column",
+    ),
+    "a link to nothing": (
+        lambda folder: (folder / "Elm.csv").symlink_to("nowhere"),
+        "Elm.csv is no file, nor a link to one: put the site's file there, or take it away",
+    ),
+    "a folder": (
+        lambda folder: (folder / "Elm.parquet").mkdir(), "Elm.parquet is no file, nor a link to one"
+    ),
+    "a name that is not UTF-8": (
+        lambda folder: os.replace(folder / "Bern.csv", folder / os.fsdecode(b"caf\xe9.csv")),
+        r"the name 'caf\udce9.csv' is not UTF-8: rename the file or folder",
+    ),
+    "no inputs": (without_inputs, "inputs of site 'Bern' have shape (0,), float64: give (n, "),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("change", "said"), ODD.values(), ids=ODD)
+def test_files_that_cannot_be_sites(
+    change: Callable[[Path], object], said: str, tmp_path: Path
+) -> None:
+    folder = hospitals(tmp_path / "hospitals", label="label")
+    change(folder)
+    with pytest.raises(FedcrfError) as caught:
+        load_dataset(f"sites:{folder}")
+    assert said in str(caught.value)
+
+
+def test_the_name_of_a_folder_that_is_not_utf8(tmp_path: Path) -> None:
+    folder = hospitals(tmp_path / os.fsdecode(b"caf\xe9"), label="label")
+    with pytest.raises(FedcrfError, match=r"caf\\udce9' is not UTF-8: rename the file or folder"):
+        load_dataset(f"sites:{folder}")

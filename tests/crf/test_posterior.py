@@ -152,6 +152,18 @@ def test_a_model_keeps_its_precision(crf: Any) -> None:
         (lambda seen: seen.combine(np.ones(10)), r"updates have shape \(10,\): give an \(m, d\)"),
         (lambda seen: seen.next_model(np.ones(9), rows()), "model does not have the layers of an"),
         (lambda seen: seen.next_model(layers_of(np.ones(10)), rows()), "model does not have the"),
+        (
+            lambda seen: seen.next_model(torch.nn.Linear(2, 3).state_dict(), rows()),
+            r"^the model is a OrderedDict: give its values\(\) as a list$",
+        ),
+        (
+            lambda seen: seen.next_model(torch.nn.Linear(2, 3), rows()),
+            "^the model is a Linear: give a vector, or its layers$",
+        ),
+        (
+            lambda seen: seen.next_model(np.ones(10), [{"w": row} for row in rows()]),
+            r"^the update of client 0 is a dict: give its values\(\) as a list$",
+        ),
         (lambda seen: seen.next_model(np.ones(10), rows()[:2]), "2 updates for 6 clients"),
     ],
 )
@@ -173,3 +185,9 @@ def test_updates_that_cannot_be_squared_are_left_out_and_named(
     assert huge.overflowed.tolist() == [client != 3 for client in range(6)]
     assert "places 0, 1, 2, 4, 5 of the round are finite" in caplog.text
     assert not crf.infer(rows()).overflowed.any()
+
+
+@pytest.mark.parametrize("crf", CRFS, ids=lambda crf: type(crf).__name__)
+def test_updates_of_no_numbers_are_refused(crf: Any) -> None:
+    with pytest.raises(FedcrfError, match=r"the updates hold no numbers \(d = 0\)"):
+        crf.infer(np.zeros((5, 0)))

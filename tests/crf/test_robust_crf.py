@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from crf.slow_robust import SlowRobust
@@ -680,6 +681,17 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "one number as an array": ({"clients": np.array(3)}, "clients are a ndarray: give a sequence"),
     "twice": ({"clients": [4, 5, 4]}, "client 4 reports twice"),
     "model": ({"model": np.zeros(4)}, "model has 4 numbers, an update 30"),
+    "model by name": ({"model": {"weight": np.zeros(D)}}, "^the model is a dict: give its values"),
+    "model that is a network": (
+        {"model": torch.nn.Linear(2, 3)},
+        "^the model is a Linear: give a vector, or its layers$",
+    ),
+    "model of one number": (
+        {"model": np.float64(1.0)},
+        "^the model is a single number: give a",
+    ),
+    "model of words": ({"model": np.array(["a"] * D)}, "^the model has dtype <U1: give real numb"),
+    "model masked": ({"model": np.ma.masked_less(np.zeros(D), 1.0)}, "^the model is masked: fill"),
     "model not finite": ({"model": np.full(D, np.nan)}, "the model is not finite"),
     "evidence length": ({"evidence": {"residual_loss": [1, 2]}}, r"shape \(2,\) for 3 clients"),
     "evidence name": ({"evidence": {"loss": [1, 2, 3]}}, "no evidence named 'residual_loss'"),
@@ -692,11 +704,33 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "evidence in digits": ({"evidence": {"residual_loss": ["1"] * 3}}, "is not numbers"),
     "evidence beyond floats": ({"evidence": {"residual_loss": [10**400] * 3}}, "is not numbers"),
     "evidence complex": ({"evidence": {"residual_loss": [1j] * 3}}, "is not numbers"),
+    "evidence of a generator": (
+        {"evidence": {"residual_loss": (1.0 for _ in range(3))}},
+        "^evidence 'residual_loss' is a generator: give a list$",
+    ),
+    "evidence of a name of two lines": (
+        {"evidence": {"loss\nof all": [1]}},
+        r"^evidence 'loss\\nof all' is of shape \(1,\) for 3",
+    ),
+    "evidence of a long name": ({"evidence": {"a" * 10**6: [1, 2]}}, r"^evidence .{1,60} is of sh"),
+    "evidence of another name, in lines": (
+        {"evidence": {"loss\nof all": [1, 2, 3]}},
+        "only loss of all: give it, or name another",
+    ),
     "evidence masked": (
         {"evidence": {"residual_loss": np.ma.masked_less([1.0, 2.0, 3.0], 2.0)}},
         "'residual_loss' is masked: fill it",
     ),
     "counts": ({"num_examples": [1, 2]}, "num_examples"),
+    "counts by name": ({"num_examples": {"a": 1}}, "^num_examples are a dict: give a list$"),
+    "counts of a dictionary": (
+        {"num_examples": {"a": 1, "b": 2, "c": 3}.values()},
+        "^num_examples are a dict_values: give a list$",
+    ),
+    "counts as one text": (
+        {"num_examples": "123"},
+        "^num_examples are not numbers: give one",
+    ),
     "counts masked": (
         {"num_examples": np.ma.masked_less([1.0, 2.0, 3.0], 2.0)},
         "num_examples are masked",

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,6 +9,7 @@ from hypothesis import strategies as st
 
 from fedcrf import FedcrfError
 from fedcrf.data import ImageDataset, LabelledImages
+from fedcrf.data.dataset import MOST_GAPS, numbered_classes
 
 
 def labelled(images: np.ndarray) -> LabelledImages:
@@ -81,3 +84,22 @@ def test_fingerprint_follows_the_arrays(grey: np.ndarray, changed: str) -> None:
     assert (after == before) == (changed == "nothing")
     assert len(after) == 16
     assert int(after, 16) >= 0
+
+
+@pytest.mark.parametrize(
+    ("labels", "count"),
+    [([0], 1), ([0, 2], 3), ([7, MOST_GAPS - 1], MOST_GAPS), (range(MOST_GAPS + 9), MOST_GAPS + 9)],
+    ids=["one", "a class that is missing", "few of very many", "more than a gap may hide"],
+)
+@pytest.mark.parametrize("kind", [np.int64, np.uint64])
+def test_classes_that_are_numbers_may_have_gaps(labels: Any, count: int, kind: Any) -> None:
+    names = numbered_classes({"it": np.array([*labels], kind), "other": np.zeros(1, np.int64)})
+    assert names == tuple(map(str, range(count)))
+
+
+@pytest.mark.parametrize("largest", [MOST_GAPS, 20240101, 10**12, 2**63 - 1])
+def test_labels_that_are_no_numbers_of_classes_are_refused(largest: int) -> None:
+    labels = {"site 'a'": np.array([0, 3]), "site 'b'": np.array([largest, 3])}
+    said = f"^site 'b' has label {largest}, and there are 3 different labels: number them from 0$"
+    with pytest.raises(FedcrfError, match=said):
+        numbered_classes(labels)

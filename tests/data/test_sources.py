@@ -584,3 +584,14 @@ def test_a_second_start_imports_no_library_for_reading(
     )
     total = int(dataset.train.images.sum())
     assert result.stdout.split() == [dataset.fingerprint, str(total)]
+
+
+def test_labels_of_a_function_that_are_no_numbers_of_classes(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\n\n\ndef huge():\n"
+        "    return np.zeros((200, 8, 8), int), np.arange(200) * 10**12\n",
+        encoding="utf-8",
+    )
+    said = r"mine.py:huge' has label 199000000000000, and there are 200 different labels: number"
+    with pytest.raises(FedcrfError, match=said):
+        load_dataset(f"{tmp_path}/mine.py:huge")

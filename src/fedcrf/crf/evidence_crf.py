@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedcrf.crf.weights import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import as_layers
 from fedcrf.statistics.inputs import check_filled, client_numbers, finite_clients
+from fedcrf.statistics.one_pass import checked_dimension
 
 Evidence = Mapping[str, Any]
 """One number for each client of a round, by name; NaN where a client reports none."""
@@ -85,8 +87,8 @@ class EvidenceCRF(Settings):
         """
         if seen.evidence and self.evidence not in seen.evidence:
             raise FedcrfError(
-                f"there is no evidence named '{self.evidence}', only {', '.join(seen.evidence)}: "
-                "give it, or name another"
+                f"there is no evidence named '{self.evidence}', only "
+                f"{shorten(', '.join(seen.evidence), 60)}: give it, or name another"
             )
         values = seen.evidence.get(self.evidence, np.full(seen.num_clients, np.nan))
         usable = seen.finite & np.isfinite(values)
@@ -112,6 +114,7 @@ class EvidenceCRF(Settings):
             FedcrfError: As `ClientCRF.infer`; evidence of another length or name.
         """
         layers = as_layers(updates)
+        checked_dimension(layers)
         counts = np.ones(len(layers)) if num_examples is None else num_examples
         return self.infer_among(finite_clients(layers), counts, evidence=evidence)
 
@@ -149,7 +152,7 @@ def checked_evidence(evidence: Evidence | None, num_clients: int) -> dict[str, N
         )
     checked = {}
     for name, values in evidence.items():
-        what = f"evidence '{name}' is"
+        what = f"evidence {shorten(repr(name), 60)} is"
         check_filled(values, what, "fill it, with .filled(math.nan)")
         checked[str(name)] = client_numbers(
             values, num_clients, what, "give one number for each client, NaN where there is none"

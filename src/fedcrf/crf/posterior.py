@@ -15,7 +15,7 @@ from fedcrf.crf.potentials import Pairs
 from fedcrf.crf.weights import refined_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import weighted_average
-from fedcrf.statistics.inputs import Layers, given_layers, is_on_gpu
+from fedcrf.statistics.inputs import Layers, given_layers, is_on_gpu, model_layers
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,7 +175,7 @@ class Posterior:
             FedcrfError: As `combine`, or a model whose layers differ from an update's.
         """
         clients, _ = given_layers(updates)
-        (start,), in_form = given_layers([model])
+        start, in_form = model_layers(model)
         sizes = [[tuple(layer.shape) for layer in layers] for layers in (start, clients[0])]
         if sizes[0] != sizes[1] or is_on_gpu(start[0]) != is_on_gpu(clients[0][0]):
             raise FedcrfError(

@@ -34,7 +34,7 @@ from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted
 from fedcrf.crf.window import Averages
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
-from fedcrf.statistics.inputs import Layers, num_numbers
+from fedcrf.statistics.inputs import Layers, model_layers, num_numbers
 
 GONE = {
     "it is fixed, leave it out": (
@@ -237,7 +237,7 @@ class RobustCRF(Settings):
         counts = np.ones(len(layers)) if num_examples is None else num_examples
         position = None
         if model is not None:
-            (start,) = as_layers([model])
+            start, _ = model_layers(model)
             if num_numbers(start) != num_numbers(layers[0]):
                 raise FedcrfError(
                     f"the model has {num_numbers(start)} numbers, an update "

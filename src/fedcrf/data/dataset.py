@@ -18,6 +18,9 @@ from numpy.typing import ArrayLike, NDArray
 from fedcrf.errors import FedcrfError
 from fedcrf.files import CACHE_VARIABLE, atomic_write, cache_folder, write_text
 
+MOST_GAPS = 1 << 15
+"""Labels below this may have gaps, however few the examples: ImageNet-21k has 21,841 classes."""
+
 # Enough images at once to keep NumPy busy, few enough that the int64 copies stay small.
 _BLOCK = 1024
 
@@ -139,6 +142,26 @@ class ImageDataset:
             held_out=held_out,
             fingerprint=f"{self.fingerprint}-{count}",
         )
+
+
+def numbered_classes(labels: Mapping[str, NDArray[Any]], mend: str = "") -> tuple[str, ...]:
+    """Return the names of classes that are numbers, from 0 to the largest label.
+
+    ``labels`` are whole numbers from 0 on, by whose they are, as errors call it.
+
+    Raises:
+        FedcrfError: A label is `MOST_GAPS` or more, and no smaller than the number of examples: a
+            date or an id, whose classes would fill the memory. It ends with the mend.
+    """
+    largest = {called: int(each.max()) for called, each in labels.items()}
+    where = max(largest, key=largest.__getitem__)
+    if largest[where] >= max(MOST_GAPS, sum(map(len, labels.values()))):
+        different = len(np.unique(np.concatenate([*labels.values()])))
+        raise FedcrfError(
+            f"{where} has label {largest[where]}, and there are {different} different labels: "
+            f"number them from 0{mend}"
+        )
+    return tuple(map(str, range(largest[where] + 1)))
 
 
 def _thinned(images: LabelledImages, count: int) -> LabelledImages:

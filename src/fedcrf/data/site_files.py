@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import LARGEST_FLOAT32
-from fedcrf.data.dataset import ImageDataset, LabelledImages
+from fedcrf.data.dataset import ImageDataset, LabelledImages, numbered_classes
 from fedcrf.errors import FedcrfError, failing
 
 if TYPE_CHECKING:
@@ -55,12 +55,18 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
     """
     if path.is_dir():
         files = sorted(
-            (each for each in path.iterdir() if each.suffix.lower() in SUFFIXES and each.is_file()),
+            (each for each in path.iterdir() if each.suffix.lower() in SUFFIXES),
             key=lambda each: _natural(each.stem),
         )
         held: dict[str, Pair] = {}
         columns: list[str] = []
         for file in files:
+            _check_name(file.name)
+            if not file.is_file():
+                raise FedcrfError(
+                    f"{file} is no file, nor a link to one: put the site's file there, or take "
+                    "it away"
+                )
             if file.stem in held:
                 raise FedcrfError(f"{path}: site '{file.stem}' is there twice: keep one file of it")
             with failing(f"{file} cannot be read ({{}})"):
@@ -89,7 +95,7 @@ def site_dataset(name: str, label_column: str | None) -> ImageDataset:
     read = _read(name, label_column)
     held = {f"site '{name}'": pair for name, pair in read.sites.items()}
     for called, (inputs, targets) in held.items():
-        if inputs.ndim not in (2, 4) or inputs.dtype.kind not in "biuf":
+        if inputs.ndim not in (2, 4) or inputs.dtype.kind not in "biuf" or not inputs.size:
             raise FedcrfError(
                 f"inputs of {called} have shape {inputs.shape[1:]}, {inputs.dtype}: give "
                 "(n, numbers) or (n, C, H, W)"
@@ -107,9 +113,12 @@ def site_dataset(name: str, label_column: str | None) -> ImageDataset:
                 "fedcrf.simulate, which takes any targets and any loss"
             )
     check_alike("inputs", {called: inputs.shape[1:] for called, (inputs, _) in held.items()})
+    names = read.class_names or numbered_classes(
+        {called: targets for called, (_, targets) in held.items()},
+        mend=", or name another column by --label-column",
+    )
     inputs, labels = (np.concatenate(each) for each in zip(*read.sites.values(), strict=True))
     labels = labels.astype(np.int64)
-    names = read.class_names or tuple(str(label) for label in range(int(labels.max()) + 1))
     numbers_as_channels = (*inputs.shape, 1, 1)[:4]
     examples = LabelledImages(inputs.astype(np.float32).reshape(numbers_as_channels), labels)
     return ImageDataset(name, examples, None, names, sites=tuple(read.sites))
@@ -117,7 +126,9 @@ def site_dataset(name: str, label_column: str | None) -> ImageDataset:
 
 def _read(name: str, label_column: str | None) -> SiteFiles:
     """Read the sites of a data set's name, of which each must have examples, with targets."""
-    read = read_site_files(Path(name.removeprefix(SITES)), label_column)
+    path = name.removeprefix(SITES)
+    _check_name(path)
+    read = read_site_files(Path(path), label_column)
     for site, pair in read.sites.items():
         check_pair(*pair, f"site '{site}'")
     return read
@@ -147,6 +158,14 @@ def check_alike(what: str, forms: Mapping[str, object]) -> None:
                 f"{what} of {called} {verb} {form}, those of {whose} {expected}: give all sites "
                 "the same"
             )
+
+
+def _check_name(name: str) -> None:
+    """Raise a `FedcrfError` for a name that no record of a run could hold."""
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        raise FedcrfError(f"the name {name!r} is not UTF-8: rename the file or folder") from None
 
 
 def _all_sites(path: Path) -> dict[str, Pair]:
@@ -187,17 +206,26 @@ def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: l
     """
     names = [str(name) for name in table.columns]
     table.columns = names
+    if len(names) == 1 and ";" in names[0]:
+        raise FedcrfError(f"{path}: its columns are separated by ';': save it with commas")
+    if not len(table):
+        raise FedcrfError(f"{path} has no rows: leave it out, or give it some")
     if label_column is None:
         found = [name for name in names if name.lower() in TARGETS]
         if len(found) != 1:
             raise FedcrfError(
                 f"{path}: {len(found) or 'no'} columns are named as a target "
-                f"({', '.join(TARGETS)}): name it by --label-column, or rename it"
+                f"({', '.join(TARGETS)}); there are {', '.join(names)}: name it by --label-column, "
+                "or rename it"
             )
         label_column = found[0]
     elif label_column not in names:
         raise FedcrfError(f"{path} has no column '{label_column}': there are {', '.join(names)}")
     inputs = [name for name in names if name != label_column]
+    if not inputs:
+        raise FedcrfError(
+            f"{path} has no column but the label, '{label_column}': give it columns of inputs"
+        )
     columns.extend(() if columns else inputs)
     odd = sorted(set(columns) ^ set(inputs))
     if odd:

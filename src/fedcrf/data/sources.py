@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from fedcrf.data.dataset import ImageDataset, LabelledImages, cached_dataset
+from fedcrf.data.dataset import ImageDataset, LabelledImages, cached_dataset, numbered_classes
 from fedcrf.data.site_files import SITES, site_dataset
 from fedcrf.errors import FedcrfError, failing, unknown_name
 from fedcrf.extensions import find, installed, is_outside
@@ -300,8 +300,8 @@ def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset
         _check_memory(name, len(pixels), (channels, *pixels.shape[1:3]), options.image_size)
         each = map(Image.fromarray, pixels.astype(np.uint8))
         parts.append(([_pixels(image, options.image_size) for image in each], classes))
-    most = max(int(classes.max()) for _, classes in parts)
-    return _joined(name, parts, tuple(map(str, range(most + 1))))
+    labels = np.concatenate([classes for _, classes in parts])
+    return _joined(name, parts, numbered_classes({f"data set '{name}'": labels}))
 
 
 def _read_parquet(path: Path) -> RawTable:

@@ -59,9 +59,10 @@ class Decision:
             return self.result.kept_reason
         if not self.excluded:
             return "no node was asked"
-        reasons = {each.reason for each in self.excluded}
-        alike = f": each {reasons.pop()}" if len(reasons) == 1 else ""
-        return f"no reply was usable{alike}"
+        first = self.excluded[0]
+        alike = all(each.reason == first.reason for each in self.excluded)
+        who = "each" if alike else f"for example node {first.node}"
+        return f"no reply was usable: {who} {first.reason}"
 
     @property
     def metrics(self) -> list[Metrics]:

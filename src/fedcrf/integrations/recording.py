@@ -43,14 +43,20 @@ class Recorder:
         adapter's.
 
         Raises:
-            FedcrfError: The folder is a file, or the record of one run itself.
+            FedcrfError: The folder is a file, or the record of one run itself, or its name is too
+                long.
         """
-        if RecordedRun(parent).exists():
+        mend = "name another as record_to"
+        try:
+            is_run = RecordedRun(parent).exists()
+        except OSError as error:  # a name that is too long
+            raise FedcrfError(f"records folder {parent}: {error.strerror}; {mend}") from None
+        if is_run:
             raise FedcrfError(
                 f"records folder {parent} is itself the record of a run: name the folder above it, "
                 "or a new one"
             )
-        check_folder(parent, "name another as record_to")
+        check_folder(parent, mend)
         self._parent = parent
         self._description = Description(
             framework=framework,

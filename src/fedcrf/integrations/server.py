@@ -169,8 +169,11 @@ class RuleServer:
             raise FedcrfError(
                 "no checkpoint to resume from: make the strategy with a checkpoint_to"
             )
-        if not self._checkpoint.exists():
-            return None
+        try:
+            if not self._checkpoint.exists():
+                return None
+        except OSError as error:  # a name that is too long
+            raise FedcrfError(f"checkpoint {self._checkpoint}: {error.strerror}") from None
         saved = Checkpoint.load(self._checkpoint)
         mend = f"give that rule, or take the checkpoint {self._checkpoint} away to begin anew"
         memory = checked_memory(self.rule, saved.memory, names=self._named_nodes, mend=mend)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from fedcrf._version import __version__
 from fedcrf.attacks import Attack, DataAttack, Threat, find_attack
-from fedcrf.checks import check_path, check_whole, checked_number, is_number
+from fedcrf.checks import check_path, check_truth, check_whole, checked_number, is_number
 from fedcrf.data.site_files import read_site_files
 from fedcrf.errors import FedcrfError, KeywordError, failing, in_a_line, listed, unknown_name
 from fedcrf.experiments.provenance import provenance
@@ -302,6 +302,7 @@ def _training(given: SimpleNamespace) -> LocalTraining:
         raise _unknown_argument(name, given)
     check_whole("rounds", given.rounds, least=1)
     check_whole("seed", given.seed, least=0)
+    check_truth("progress", given.progress)
     if given.record_to is not None:
         check_path("record_to", given.record_to)
     rate = given.learning_rate
@@ -398,7 +399,8 @@ def _threat(
         return Threat(made, replace(schedule, attackers=attackers)), None
     if not isinstance(attackers, Iterable):
         raise FedcrfError(f"attackers is {attackers!r}: give sites by name, or how many of them")
-    names = [attackers] if isinstance(attackers, str) else [str(each) for each in attackers]
+    with failing("attackers cannot be read ({}): give sites by name, or how many of them"):
+        names = [attackers] if isinstance(attackers, str) else [str(each) for each in attackers]
     known = [str(each) for each in sites.identities]
     for name in names:
         if name not in known:

@@ -22,9 +22,13 @@ from fedcrf.simulation.federation import (
     Stream,
     generator,
 )
+from fedcrf.statistics.inputs import check_filled
 
 SHARE = 0.1
 """Of a site's examples, for validation and for test each, where the server holds none."""
+
+MASKED = "fill what is missing, or leave those examples out"
+"""What can be done about a masked array, whose mask would be lost."""
 
 
 @dataclass(frozen=True)
@@ -179,6 +183,8 @@ def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
         raise FedcrfError(f"{called}: items of its data set are no pairs of inputs and target")
     pair = []
     for number, what in enumerate(("inputs", "targets")):
+        for item in items:
+            check_filled(item[number], f"{what} of {called} are", MASKED)
         with failing(wrong):
             each = [torch.as_tensor(item[number]) for item in items]
         shapes = sorted({tuple(tensor.shape) for tensor in each})
@@ -197,6 +203,7 @@ def _tensor(values: Any, what: str) -> Tensor:
             raise FedcrfError(f"{what} are sparse, or a tensor without numbers: give a dense one")
         tensor = values.detach()
     else:
+        check_filled(values, f"{what} are", MASKED)
         with failing(f"{what} are no array ({{}}): give one"):
             array = np.asarray(values)
         if array.dtype.kind not in "biuf":

@@ -36,7 +36,8 @@ def chosen(tensors: Mapping[str, Tensor], patterns: Patterns, what: str) -> froz
     there = listed(list(tensors), 8)
     if not isinstance(patterns, Iterable):
         raise FedcrfError(f"{what} is {patterns!r}: give patterns of names: there are {there}")
-    given = [patterns] if isinstance(patterns, str) else list(patterns)
+    with failing(f"{what} cannot be read ({{}}): give patterns of names: there are {there}"):
+        given = [patterns] if isinstance(patterns, str) else list(patterns)
     if not given:
         raise FedcrfError(f"{what} has no pattern: give one, or leave it out: there are {there}")
     wanted, unwanted = set[str](), set[str]()
@@ -115,6 +116,15 @@ def _check_classes(sites: Sites) -> None:
     if targets.dtype == torch.int64 and (targets.dim() > 1 or sites.have_labels):
         return
     mend = "give loss=, such as torch.nn.functional.mse_loss"
+    if targets.dtype == torch.int64 and targets.dim() == 1:
+        called, least = min(
+            ((called, int(each.labels.min())) for called, each in sites.called.items()),
+            key=lambda pair: pair[1],
+        )
+        raise FedcrfError(
+            f"{called} has label {least}, and cross-entropy takes labels from 0 on: number the "
+            f"labels from 0, or {mend}"
+        )
     if not targets.is_floating_point() and targets.dtype != torch.int64:
         mend = "make them int64, as targets.long() does, or give loss="
     raise FedcrfError(
@@ -279,7 +289,7 @@ def _num_classes(
         if isinstance(each, Examples) and int(each.labels.min()) < 0:
             raise FedcrfError(
                 f"{called} has label {int(each.labels.min())}, and cross-entropy takes labels from "
-                "0 on: mend the labels"
+                "0 on: number the labels from 0"
             )
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(few):
         raise FedcrfError(

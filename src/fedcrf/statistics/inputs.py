@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -153,10 +153,19 @@ def as_layers(updates: Any) -> list[Layers]:
     return given_layers(updates)[0]
 
 
-def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
+def model_layers(model: Any) -> tuple[Layers, Callable[[Layers], Any]]:
+    """Return a model's flat layers, and what gives flat layers its form, that of one update."""
+    (layers,), in_form = given_layers([model], "the model")
+    return layers, in_form
+
+
+def given_layers(
+    updates: Any, called: str = "the update of client {}"
+) -> tuple[list[Layers], Callable[[Layers], Any]]:
     """Return updates as `as_layers` does, and what gives flat layers the form of one update.
 
     That form is one array, or a list of layers; of NumPy, or of torch on the updates' device.
+    Errors call an update so, with its client in place of ``{}``.
     """
     if isinstance(updates, memoryview):
         updates = np.asarray(updates)
@@ -169,9 +178,9 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
                 f"updates have shape {tuple(updates.shape)}: give an (m, d) array, "
                 "or a sequence of m vectors"
             )
-        rows: Sequence[Any] = [[row] for row in _floats(updates, 0)]
+        rows: Sequence[Any] = [[row] for row in _floats(updates, called.format(0))]
     elif isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
-        rows = [_layers_of(update, client) for client, update in enumerate(updates)]
+        rows = [_layers_of(update, called.format(i)) for i, update in enumerate(updates)]
     else:
         raise FedcrfError(
             f"updates are a {type(updates).__name__}: give an (m, d) array, "
@@ -179,7 +188,7 @@ def given_layers(updates: Any) -> tuple[list[Layers], Callable[[Layers], Any]]:
         )
     if len(rows) == 0:
         raise FedcrfError("there are no updates: give one vector for each client")
-    shaped = [[_floats(layer, client) for layer in row] for client, row in enumerate(rows)]
+    shaped = [[_floats(layer, called.format(i)) for layer in row] for i, row in enumerate(rows)]
     _check_alike(shaped)
     layered = _is_layered(updates[0])
     given = updates[0] if layered else [updates[0]]
@@ -205,7 +214,7 @@ def _is_finite(layer: Any) -> bool:
     return bool(np.isfinite(quick) or np.isfinite(layer).all())
 
 
-def _layers_of(update: Any, client: int) -> list[Any]:
+def _layers_of(update: Any, called: str) -> list[Any]:
     """Split one client's update into layers: itself, or the arrays it is a list of."""
     if isinstance(update, list | tuple):
         if _is_layered(update):
@@ -213,14 +222,11 @@ def _layers_of(update: Any, client: int) -> list[Any]:
         if any(isinstance(part, np.ndarray) or is_torch_tensor(part) for part in update):
             return [np.stack([as_numpy(part) for part in update])]
         return [update]
-    if _is_array_like(update):
-        if np.ndim(update) == 0:
-            raise FedcrfError(
-                f"the update of client {client} is a single number: give a sequence of m vectors"
-            )
+    if _is_array_like(update) and np.ndim(update) > 0:
         return [update]
-    mend = "list(update.values())" if isinstance(update, Mapping) else "a vector, or its layers"
-    raise FedcrfError(f"the update of client {client} is a {type(update).__name__}: give {mend}")
+    kind = "single number" if _is_array_like(update) else type(update).__name__
+    mend = "its values() as a list" if isinstance(update, Mapping) else "a vector, or its layers"
+    raise FedcrfError(f"{called} is a {kind}: give {mend}")
 
 
 def _is_layered(update: Any) -> bool:
@@ -260,8 +266,8 @@ def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArr
     """Return one number for each client, (m,) float64; NaN for None.
 
     Raises:
-        FedcrfError: They are not numbers, or not m. It begins with what they are called and a verb,
-            and ends with the mend.
+        FedcrfError: They are not numbers, or not m, and it ends with the mend; or they come one by
+            one, as values of a dictionary do. It begins with what they are called and a verb.
     """
     try:
         given = as_numpy(values)
@@ -272,27 +278,28 @@ def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArr
             raise TypeError  # NumPy would make numbers of words, and drop imaginary parts
         found = given.astype(np.float64)
     except NO_ARRAY:
+        a_list = isinstance(values, Sequence) or _is_array_like(values)
+        if isinstance(values, Iterable) and not a_list:
+            raise FedcrfError(f"{what} a {type(values).__name__}: give a list") from None
         raise FedcrfError(f"{what} not numbers: {mend}") from None
     if found.shape != (num_clients,):
         raise FedcrfError(f"{what} of shape {found.shape} for {num_clients} clients: {mend}")
     return found
 
 
-def _floats(layer: Any, client: int) -> NDArray[Any]:
-    check_filled(layer, f"the update of client {client} is")
+def _floats(layer: Any, called: str) -> NDArray[Any]:
+    check_filled(layer, f"{called} is")
     if is_on_gpu(layer):
         detached = layer.detach()
         return detached if is_floating(layer.dtype) else detached.double()  # type: ignore[no-any-return]
     try:
         array = as_numpy(layer)
     except NO_ARRAY as error:
-        raise FedcrfError(f"the update of client {client} is not a vector: {error}") from None
+        raise FedcrfError(f"{called} is not a vector: {error}") from None
     if array.dtype.kind in "biu":
         array = array.astype(np.float64)
     if not is_floating(array.dtype):
-        raise FedcrfError(
-            f"the update of client {client} has dtype {array.dtype}: give real numbers"
-        )
+        raise FedcrfError(f"{called} has dtype {array.dtype}: give real numbers")
     return array
 
 

@@ -199,7 +199,8 @@ def test_a_round_without_a_usable_reply_is_recorded(tmp_path: Path) -> None:
         CRFAvg(record_to=tmp_path).start(grid, arrays(MODEL), num_rounds=9)
     records = only_run(tmp_path).records()
     assert [record.kept_model for record in records] == [True, True]
-    assert {record.kept_reason for record in records} == {"no reply was usable"}
+    reason = "no reply was usable: for example node 1 did not reply"
+    assert {record.kept_reason for record in records} == {reason}
     assert [each.node for each in records[0].excluded_nodes or []] == [1, 2]
     assert math.isnan(records[0].training_loss)
     assert [path.name for path in write_recorded_figures(tmp_path, recorded_runs(tmp_path))] == [
@@ -238,6 +239,8 @@ def test_where_nothing_can_be_recorded_is_refused_before_anything_runs(tmp_path:
     for place in (tmp_path / "thesis.tex", tmp_path / "thesis.tex" / "runs"):
         with pytest.raises(FedcrfError, match=r"thesis.tex is a file; name another as record_to"):
             CRFAvg(record_to=place)
+    with pytest.raises(FedcrfError, match=r"xxx: File name too long; name another as record_to$"):
+        CRFAvg(record_to=tmp_path / ("x" * 300))
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     run(CRFAvg(record_to=tmp_path), rounds=1)  # beside what is there
     with pytest.raises(FedcrfError, match="is itself the record of a run: name the folder above"):

@@ -320,7 +320,10 @@ def test_a_round_without_a_usable_reply_keeps_the_model_and_says_so(
             [reply(node, moved(node, bias=np.ones(3))) for node in (1, 2)],
             r": each reports 'bias' as float64 \(3,\), the global model has float64 \(2,\)$",
         ),
-        ([failure(1, "x"), failure(2, "y")], "(no reply was usable|the model stays as it is)$"),
+        (
+            [failure(1, "x"), failure(2, "y")],
+            "no reply was usable: for example node 1 failed, code 1: x$",
+        ),
         ([reply(node, moved(node, bias=np.full(2, np.nan))) for node in (1, 2)], "is finite$"),
     ],
     ids=["nobody", "alike", "unlike", "NaN"],
@@ -720,6 +723,14 @@ def test_the_users_own_averages_are_used() -> None:
     assert seen == [(2, "num-examples"), (1, "num-examples")]
 
 
+def test_own_averages_may_be_none() -> None:
+    none: Any = lambda contents, weighted_by: None  # noqa: E731
+    strategy = CRFAvg(train_metrics_aggr_fn=none, evaluate_metrics_aggr_fn=none)
+    _, metrics = aggregated(strategy, [reply(1), reply(2)])
+    assert metrics["fedcrf.num-usable"] == 2
+    assert strategy.aggregate_evaluate(1, [reply(1)]) is None
+
+
 def test_a_weight_need_not_be_whole() -> None:
     replies = [reply(1, quality=0.25), reply(2, quality=0.75)]
     _, metrics = aggregated(RuleStrategy(FedAvgRule(), weighted_by_key="quality"), replies)
@@ -970,6 +981,8 @@ def test_what_cannot_be_resumed_is_named(tmp_path: Path) -> None:
     path.mkdir()
     with pytest.raises(FedcrfError, match=f"checkpoint {path}: "):
         CRFAvg(checkpoint_to=path).start(grid, arrays(MODEL), 1)
+    with pytest.raises(FedcrfError, match=r"^checkpoint .*xxx: File name too long$"):
+        CRFAvg(checkpoint_to=tmp_path / ("x" * 300)).resume(grid, arrays(MODEL), 3)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,9 @@ from fedcrf.simulation.records import RoundRecord, Rounds, in_order
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 STYLES = ("-", "--", "-.", ":")
 
+WIDEST = 100.0
+"""Inches of a figure at most: a picture of thousands of labels would fill the memory."""
+
 Records = Mapping[str, Sequence[Rounds]]
 """By method, the records of each of its seeds."""
 
@@ -72,6 +75,8 @@ def loss_figure(records: Records, title: str) -> Figure:
     """Draw the validation loss over rounds: mean and ± one standard deviation over seeds."""
     figure = _progress(records, title, "validation loss", lambda record: record.validation.loss)
     axis = figure.axes[0]
+    if -np.inf < axis.dataLim.y1 <= 0.0:  # no logarithms: of a single class every loss is 0
+        return figure
     axis.set_yscale("log")
     for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
         # Ticks are named at 1, 2, 3 and 5 times a power of ten: more would overlap.
@@ -117,7 +122,10 @@ def partition_figure(partition: PartitionRecord, title: str) -> Figure:
     """Draw who holds which labels: training examples by client and label."""
     counts = np.array([client.labels for client in partition.clients])
     figure = Figure(
-        figsize=(max(5.0, 2.5 + 0.5 * counts.shape[1]), max(3.0, 1.5 + 0.32 * len(counts))),
+        figsize=(
+            min(max(5.0, 2.5 + 0.5 * counts.shape[1]), WIDEST),
+            max(3.0, 1.5 + 0.32 * len(counts)),
+        ),
         layout="constrained",
     )
     axis = figure.subplots()

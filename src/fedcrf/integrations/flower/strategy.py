@@ -262,7 +262,7 @@ class RuleStrategy(Settings, FedAvg):
         if self.train_metrics_aggr_fn is average_by_counts:
             metrics.update(self._server.averaged(decision, self.weighted_by_key))
         elif finite := [reply.content for reply in decision.finite]:
-            metrics.update(self.train_metrics_aggr_fn(finite, self.weighted_by_key))
+            metrics.update(self.train_metrics_aggr_fn(finite, self.weighted_by_key) or {})
         metrics.update(decision.reasons())
         arrays = as_record(state) if decision.kept_reason is None else decision.round.sent
         self._server.finish(decision, as_state(arrays))
