@@ -24,7 +24,7 @@ from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 import fedcrf
 from fedcrf.attacks import GaussianNoise, Schedule, SignFlip, Threat
 from fedcrf.data.site_files import read_site_files
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import EarlierNameWarning, FedcrfError
 from fedcrf.experiments.store import folder_lock
 from fedcrf.report.explanation import find_rounds
 from fedcrf.report.page import read_report
@@ -343,8 +343,10 @@ def test_what_is_asked_of_a_result_and_is_not_there_is_a_line(tmp_path: Path) ->
     (tmp_path / "file").write_text("", encoding="utf-8")
     for ask, said in (
         (lambda: result.explain("nort"), "unknown site 'nort': did you mean 'north'"),
-        (lambda: result.explain(number="1"), "round '1': give its number, or none for the last"),
-        (lambda: result.explain(number=2), "has no round 2: choose from 1 to 1"),
+        (lambda: result.explain(round="1"), "round '1': give its number, or none for the last"),
+        (lambda: result.explain(round=2), "has no round 2: choose from 1 to 1"),
+        (lambda: result.explain(round=1, number=1), "earlier name of round: leave number out"),
+        (lambda: result.explain("n…th…"), "unknown site 'n…th…': did you mean 'north'"),
         (lambda: result.model_of("z"), "unknown site 'z': choose from east"),
         (lambda: result.report(tmp_path), "not a file: name another file"),
         (lambda: result.report(3), "the report's path is 3: give a path"),
@@ -352,6 +354,41 @@ def test_what_is_asked_of_a_result_and_is_not_there_is_a_line(tmp_path: Path) ->
     ):
         with pytest.raises(FedcrfError, match=said):
             ask()
+
+
+def test_the_earlier_name_of_a_round_is_accepted_with_a_notice() -> None:
+    result = simulate(rounds=2)
+    with pytest.warns(EarlierNameWarning, match="explain: number is now called round") as noticed:
+        told = result.explain(number=1)
+    assert [each.filename for each in noticed] == [__file__]
+    assert told == result.explain(round=1) == result.explain(None, 1)
+    assert told.splitlines()[0] == "CRF-robust, round 1"
+
+
+def test_the_table_of_sites_has_the_words_of_the_explanation() -> None:
+    result = simulate(attack="sign-flip", attackers=["west"], rounds=4)
+    table = result.table()
+    assert table["since_round"].dtype == "Int64"
+    in_doubt = table["verdict"].isin(["distrusted", "doubted"])
+    assert in_doubt["west"]
+    assert (table["since_round"].notna() == in_doubt).all()
+    for site, row in table.iterrows():
+        since = f" since round {row['since_round']}" if in_doubt[site] else ""
+        told = result.explain(site)
+        assert re.search(rf"^Client {site}[^:]*: {row['verdict']}{since}\.", told, re.MULTILINE)
+        assert row["reason"] in told
+
+
+def test_the_table_of_all_sites_fits_a_terminal_whatever_their_names() -> None:
+    names = [f"the hospital of Sankt Gallen, ward {number}" for number in range(4)]
+    result = simulate(sites=sites(names=names), attack="sign-flip", attackers=names[-1:])
+    told = result.explain()
+    table = told[told.index("every client of the round") :].splitlines()
+    assert max(map(len, table)) <= 80
+    assert len(table) == 3 + len(names) + 2, "a line each, and what the shortened names are"
+    short = table[-3].partition("  ")[0]
+    assert "…" in short
+    assert result.explain(short) == result.explain(names[-1])
 
 
 def test_sites_whose_names_are_numbers() -> None:
@@ -597,7 +634,13 @@ FILES: dict[str, tuple[dict[str, str], str]] = {
         "targets of site 'b' are words, those of site 'a' numbers",
     ),
     "no table": ({"a": ""}, "a.csv cannot be read"),
-    "no rows": ({"a": f"c,d,y\n{LINE}", "b": "c,d,y\n"}, "b"),
+    "no rows": (
+        {"a": f"c,d,y\n{LINE}", "b": "c,d,y\n"},
+        "b.csv has no rows: leave it out, or give it some",
+    ),
+    "semicolons": ({"a": "c;d;y\n1;2;0\n"}, "a.csv: its columns are separated by ';': save it wit"),
+    "a column that is none of these": ({"a": "c,d\n1,2\n"}, "; there are c, d: rename it$"),
+    "a target alone": ({"a": "y\n0\n"}, "a.csv has no column but the label, 'y': give it columns"),
 }
 
 
@@ -718,6 +761,13 @@ class Words(torch.utils.data.Dataset[Any]):
         return np.ones(5), "ill"
 
 
+class Masked(Words):
+    """Items with a mask."""
+
+    def __getitem__(self, index: int) -> Any:
+        return np.ma.masked_less(np.zeros(5), 1.0), index
+
+
 NORMED = lambda: nn.Sequential(nn.Linear(5, 2), nn.BatchNorm1d(2))  # noqa: E731
 
 BAD: dict[str, tuple[dict[str, Any], str]] = {
@@ -778,7 +828,26 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "labels below 0": (
         {"sites": {name: (x, y - 1) for name, (x, y) in sites().items()}},
-        "targets are int64, and cross-entropy takes labels from 0 on",
+        "site 'north' has label -1, .* from 0 on: number the labels from 0, or give loss=",
+    ),
+    "labels below 0 at one site": (
+        {"sites": odd("east", targets=lambda y: 2 * y - 1)},
+        "site 'east' has label -1, and cross-entropy takes labels from 0 on: number the labels",
+    ),
+    "masked inputs": (
+        {"sites": odd("west", lambda x: np.ma.masked_less(x, 0.0))},
+        "inputs of site 'west' are masked: fill what is missing, or leave those examples out",
+    ),
+    "masked targets": (
+        {"sites": odd("west", targets=lambda y: np.ma.masked_less(y, 1))},
+        "targets of site 'west' are masked: fill what is missing, or leave those examples out",
+    ),
+    "masked inputs of the server's": (
+        {"test": (np.ma.masked_less(np.zeros((3, 5)), 1.0), np.zeros(3, int))},
+        "inputs of the server's test are masked: fill what is missing",
+    ),
+    "a data set of masked items": (
+        {"sites": {"north": Masked()}}, "inputs of site 'north' are masked: fill what is missing"
     ),
     "the server's of another shape": (
         {"test": (np.zeros((3, 4)), np.zeros(3, int))},
@@ -786,7 +855,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "the server's labels below 0": (
         {"validation": (np.zeros((3, 5)), np.array([0, 1, -1]))},
-        "the server's validation has label -1, and cross-entropy takes labels from 0 on",
+        "the server's validation has label -1, .* takes labels from 0 on: number the labels from 0",
     ),
     "a share of all": ({"validation": 1.0}, r"validation 1.0: give a share in \[0, 1\), or inputs"),
     "nothing to validate on": ({"validation": 0.001}, "too few examples to validate on: give val"),
@@ -897,6 +966,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "attackers that are no number": (
         {"attack": "sign-flip", "attackers": float("nan")}, "attackers is nan: give sites by name"
     ),
+    "attackers in a tensor of no list": (
+        {"attack": "sign-flip", "attackers": torch.tensor(2)},
+        r"attackers cannot be read \(TypeError: .*\): give sites by name, or how many of them",
+    ),
     "all attack": ({"attack": SignFlip(), "attackers": list(NAMES)}, "one be honest"),
     "labels flipped of none": (
         {"attack": "label-flip", "loss": mse_loss, "model": lambda: nn.Linear(5, 1),
@@ -907,6 +980,11 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"attack": "badnets"}, r"BadNets stamps pixels, and inputs of shape \(5,\) are no images"
     ),
     "judging by a number": ({"judge": 3}, r"judge is 3: give patterns of names: there are"),
+    "judging by a tensor": ({"judge": torch.tensor(2)}, r"judge cannot be read \(.*: give patt"),
+    "sharing by a tensor": ({"share": torch.tensor(2)}, r"share cannot be read \(.*: give patt"),
+    "progress that is no truth value": (
+        {"progress": np.zeros(3)}, "^progress array.*: give True or False$"
+    ),
     "judging nothing": ({"judge": "*lora*"}, r"no tensor is named like '\*lora\*': there are"),
     "sharing nothing": ({"share": ["!0.*", "!2.*"]}, "share leaves no tensor: there are 0.weight"),
     "a head that the server has not": (

@@ -17,7 +17,6 @@ from fedcrf.report.effects import LEAST, Effects, effects_of
 from fedcrf.report.explanation import (
     causes_of,
     causes_table,
-    clients_table,
     columns_of,
     find_rounds,
     phrases,
@@ -25,7 +24,7 @@ from fedcrf.report.explanation import (
 from fedcrf.rules import RULES, Adam, ClientReport, CRFRobustEvidence, Optimized
 from fedcrf.simulation.records import Reasons, RoundRecord, reasons_of
 from integration.command_line import CommandLine
-from report.sentences import columns_explained, sentence
+from report.sentences import columns_explained, page_table, sentence
 from report.test_explanation import one_round
 
 NAN = math.nan
@@ -386,20 +385,19 @@ def test_attackers_are_named(
     record = by_hand(QUIET, [TRUSTED, TRUSTED]).model_copy(update={"attackers": attacking})
     causes = causes_of(record, ROBUST, attackers)
     assert sentence(causes[0]).startswith(name)
-    table = clients_table(causes)
-    assert (table.header[-1], table.rows[0][-1]) == ("attacker", cell)
+    header, first, _ = page_table(causes)
+    assert (header[-1], first[-1]) == ("attacker", cell)
 
 
 def test_tables_hold_the_causes() -> None:
     record, posterior, _ = rounds()[-1]
     causes = causes_of(record, ROBUST)
-    table = clients_table(causes)
-    column = table.header.index("opposition")
-    assert [row[column] for row in table.rows] == [
+    header, *rows = page_table(causes)
+    column = header.index("opposition")
+    assert [row[column] for row in rows] == [
         f"{value:.2f}" for value in posterior.causes["opposition"]
     ]
-    assert "attacker" not in table.header
-    assert all(len(row) == len(table.header) for row in table.rows)
+    assert "attacker" not in header
     terms = {row[0]: row for row in causes_table(causes[4]).rows}
     factor = math.exp(-posterior.causes["reported residual_loss"][4])
     assert terms["reported residual loss"][3] == f"× {factor:.3f}"
@@ -410,7 +408,7 @@ def test_tables_hold_the_causes() -> None:
 def test_a_cause_that_is_not_known_goes_by_its_own_name() -> None:
     record = by_hand({"share of {me}": [1.0, 2.0]}, [0.5, 0.5])
     causes = causes_of(record, None)
-    assert clients_table(causes).header[-1] == "share of {me}"
+    assert page_table(causes)[0][-1] == "share of {me}"
     assert columns_explained(columns_of(causes)).endswith("; share of {me}: as its rule calls it.")
     assert causes_table(causes[0]).rows[0][0] == "share of {me}"
 

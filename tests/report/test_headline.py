@@ -13,7 +13,7 @@ from fedcrf.experiments.results import read_results
 from fedcrf.experiments.store import Course, Store
 from fedcrf.report.effects import last_verdicts
 from fedcrf.report.explanation import find_rounds
-from fedcrf.report.headline import Headline, distrusted_clients, headline_of
+from fedcrf.report.headline import Headline, distrusted_clients, headline_of, not_counted
 from fedcrf.report.page import read_report, render
 
 
@@ -61,10 +61,21 @@ def test_a_client_that_lost_its_trust_just_now_is_not_yet_named(attacked: Path) 
     told = distrusted_clients(Course("", [*found.records[:-1], fallen], found.rule))
     assert told is not None
     tile, said = told
-    assert f"{last.clients[0]} since" not in tile.about
-    assert "not counted: 2 for fewer than 3 rounds" in tile.about
+    assert "since round" not in tile.about
+    assert "2 clients, distrusted for fewer than 3 rounds, are not counted" in tile.about
     assert said.endswith(f" of 4 clients ({tile.about})")
     assert last_verdicts([*found.records[:-1], fallen], found.rule)[0].is_low
+
+
+@pytest.mark.parametrize(
+    ("clients", "more", "said"),
+    [
+        (1, False, "1 client, distrusted for fewer than 3 rounds, is not counted"),
+        (2, True, "2 more clients, distrusted for fewer than 3 rounds, are not counted"),
+    ],
+)
+def test_who_is_not_counted_is_a_number_of_clients(clients: int, more: bool, said: str) -> None:
+    assert not_counted(clients, more=more) == said
 
 
 def test_without_a_result_it_says_so(finished: Path) -> None:

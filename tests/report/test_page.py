@@ -16,14 +16,13 @@ from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,
     causes_of,
-    clients_table,
     columns_of,
     find_rounds,
     in_words,
 )
 from fedcrf.report.page import read_report, write_page
 from report.browser import Browser
-from report.sentences import columns_explained
+from report.sentences import columns_explained, page_table
 from report.test_content import NASTY, break_record
 
 CHARTS = ("measured-0", "measured-1", "holdings", "weights", "causes", "course", "graph")
@@ -206,7 +205,7 @@ def test_it_says_what_the_terminal_says(
                 assert [f"  - {each}".replace("\u00a0", " ") for each in lines] == expected[1:]
 
 
-def test_the_table_of_a_round_has_the_columns_of_the_terminal(
+def test_the_table_of_a_round_has_all_causes(
     chromium: Browser, attacked: Path, tmp_path: Path
 ) -> None:
     write_page(read_report([attacked]), tmp_path / "report.html")
@@ -221,24 +220,24 @@ def test_the_table_of_a_round_has_the_columns_of_the_terminal(
             "  .map((row) => [...row.children].map((each) => each.textContent))"
         )
         causes = causes_of(record, found.rule, found.attackers)
-        expected = clients_table(causes)
-        assert shown == [list(row) for row in (expected.header, *expected.rows)], cell.name
+        header, *_ = expected = page_table(causes)
+        assert shown == expected, cell.name
         said = chromium.text("round-table-text")
         assert said == columns_explained(columns_of(causes))
-        for title in expected.header[1:]:
+        for title in header[1:]:
             assert f"{title}: " in said, "every column is described"
 
 
 def test_numbers_are_written_alike(chromium: Browser, page: Path) -> None:
     # The first are halfway between two of three digits, and exactly so in binary.
     values = [1 / 16, 3 / 16, 0.3125, -1 / 16, -1e-9, 0.0, 1 / 3, 9998.9995, 9999.0, 1e30, math.nan]
-    rows = clients_table([ClientCauses(0, 1, weight=value, base_weight=1.0) for value in values])
+    _, *rows = page_table([ClientCauses(0, 1, weight=value, base_weight=1.0) for value in values])
     chromium.open(page)
     written = chromium.run(
         "return arguments[0].map((value) => text(value, 3))",
         [None if math.isnan(value) else value for value in values],
     )
-    assert written == [row[2] for row in rows.rows]
+    assert written == [row[2] for row in rows]
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, True), (PHONE, False)])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -18,12 +19,12 @@ from fedcrf.cli import app
 from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
-from fedcrf.report.explanation import causes_of, clients_table, find_rounds
+from fedcrf.report.explanation import causes_of, find_rounds
 from fedcrf.report.page import read_report, render, write_page
 from fedcrf.rules import CRFRobust
 from fedcrf.simulation.records import ExcludedNode, Metrics, RoundRecord
 from report.browser import Browser
-from report.sentences import sentence
+from report.sentences import page_table, sentence
 from report.test_content import page_data
 from report.test_explanation import honest, one_round
 
@@ -98,11 +99,17 @@ def test_nodes_are_told_and_why_they_were_left_out(
     explain = partial(app, standalone_mode=False)
     explain(["explain", str(folder), "--round", "1"])
     printed = capsys.readouterr().out
-    for client in record.clients:
-        assert str(NODE + client) in printed
+    nodes = [f"9223…{str(NODE + client)[-4:]}" for client in record.clients]
+    for client, node in zip(record.clients, nodes, strict=True):
+        assert re.search(rf"^{client} +{node} ", printed, flags=re.MULTILINE)
+    assert "Ask for a client by its name as it stands here, or by the whole one." in printed
     assert "excluded from the round" not in printed
-    explain(["explain", str(folder), "--round", "2", "--client", str(NODE + record.clients[1])])
-    assert f"Client {record.clients[1]}: trusted.\n  - weight " in capsys.readouterr().out
+    client = record.clients[1]
+    for asked in (str(client), str(NODE + client), nodes[1]):
+        explain(["explain", str(folder), "--round", "2", "--client", asked])
+        told = capsys.readouterr().out
+        assert f"client {client} is node {NODE + client}\n" in told
+        assert f"Client {client}: trusted.\n  - weight " in told
     explain(["explain", str(folder), "--round", "3"])
     printed = " ".join(capsys.readouterr().out.split())
     assert "the model stayed as it was: nobody was there" in printed
@@ -226,8 +233,8 @@ def test_the_page_of_it_opens(chromium: Browser, finished: Path, tmp_path: Path)
             "return [...document.querySelectorAll('#round-table tr')]"
             "  .map((row) => [...row.children].map((each) => each.textContent))"
         )
-        table = clients_table(causes_of(record, RecordedRun(folder).description().known_rule))
-        assert shown == [list(row) for row in (table.header, *table.rows)]
+        rule = RecordedRun(folder).description().known_rule
+        assert shown == page_table(causes_of(record, rule))
         assert shown[1][1] == str(NODE + record.clients[0])
         if folders:
             assert "What the clients hold is not recorded." in chromium.text("holdings-text")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from fedcrf.report.explanation import (
     ClientCauses,
     causes_of,
     round_line,
+    since_when,
     verdict_line,
     weight_lines,
 )
@@ -19,6 +21,7 @@ from fedcrf.rules import RULES
 from report.test_explanation import honest, one_round, spoilt
 
 EVEN = 0.5
+OTHERS = "and others"
 
 
 def verdicts(
@@ -106,14 +109,32 @@ def test_the_papers_reason_is_what_lowers_the_reliability_most() -> None:
     made, rule = one_round(updates)
     found = last_verdicts([made], rule)
     assert found[2].reason in ("cosine", "distance")
-    told = verdict_line(causes_of(made, rule)[2], found[2])
-    assert told.startswith("client 6: trusted in part since round 4. Main reason: its update ")
+    told = verdict_line(causes_of(made, rule)[2], found[2], made.round)
+    assert told.startswith("client 6: doubted since round 4. Main reason: its update ")
 
 
 def test_a_round_is_told_in_one_line() -> None:
     made, rule = one_round(spoilt())
     said = round_line(made, last_verdicts([made], rule))
-    assert said == "1 of 6 clients is distrusted: 3 (since round 4)"
+    assert said == "1 of 6 clients is distrusted: client 3 since round 4"
+
+
+@pytest.mark.parametrize(
+    ("first", "named"),
+    [
+        ({}, []),
+        ({2: 5}, ["client 2 since round 5"]),
+        ({0: 4, "Davos": 1, 3: 4}, ["client Davos since round 1", "clients 0, 3 since round 4"]),
+        (
+            {0: 4, 1: 4, 2: 1, 3: 4},
+            ["client 2 since round 1", "clients 0, 1 since round 4", OTHERS],
+        ),
+    ],
+)
+def test_clients_are_told_from_rounds_and_counts(
+    first: dict[int | str, int], named: list[str]
+) -> None:
+    assert since_when(first, 3) == named
 
 
 @pytest.mark.parametrize(
@@ -139,7 +160,8 @@ def test_a_round_is_told_in_one_line() -> None:
 def test_every_verdict_has_its_words(updates: object, rule: object, client: int, told: str) -> None:
     made, by = one_round(updates, rule)
     causes = causes_of(made, by)[client]
-    assert verdict_line(causes, last_verdicts([made], by)[client]).startswith(told)
+    verdict = last_verdicts([made], by)[client]
+    assert verdict_line(causes, verdict, made.round).startswith(told)
 
 
 @pytest.mark.parametrize(
@@ -156,8 +178,24 @@ def test_every_verdict_has_its_words(updates: object, rule: object, client: int,
 )
 def test_every_reason_has_its_words(reason: str, words: str) -> None:
     causes = ClientCauses(3, 10, weight=0.0, base_weight=0.1, attacks=True)
-    told = verdict_line(causes, Verdict("distrusted", 4, reason))
+    told = verdict_line(causes, Verdict("distrusted", 4, reason), 4)
     assert told.startswith(f"client 3 (attacks): distrusted since round 4. Main reason: {words}")
+
+
+@pytest.mark.parametrize(
+    ("kind", "now", "said"),
+    [
+        ("distrusted", 4, "distrusted since round 4. Main reason: it "),
+        ("distrusted", 5, "distrusted since round 4. Main reason since round 4: it "),
+        ("doubted", 9, "doubted since round 4. Main reason since round 4: it "),
+        # What is wrong with an update is of this round alone.
+        ("excluded", 9, "excluded since round 4. Main reason: its update is no model"),
+    ],
+)
+def test_a_reason_over_several_rounds_says_so(kind: Any, now: int, said: str) -> None:
+    causes = ClientCauses(3, 10, weight=0.0, base_weight=0.1, excluded=kind == "excluded")
+    told = verdict_line(causes, Verdict(kind, 4, "opposition"), now)
+    assert told.startswith(f"client 3: {said}")
 
 
 def test_of_nobody_distrusted_it_is_said() -> None:

@@ -8,7 +8,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -46,6 +46,7 @@ if TYPE_CHECKING:
     from fedcrf.cli.display import RunDisplay
     from fedcrf.experiments.analysis.tables import Table
     from fedcrf.experiments.grid import CellFailed, Runs, Workplace
+    from fedcrf.experiments.recorded import RecordedRun
     from fedcrf.experiments.store import Store
     from fedcrf.loggers import MakeLogger
     from fedcrf.rules.byzfl import Part
@@ -396,47 +397,87 @@ def default_jobs(device: str) -> int:
 
 
 def show(
-    folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's results folder.")],
+    folder: Annotated[
+        Path, typer.Argument(metavar="RUN", help="A run's results folder, or one of several runs.")
+    ],
     markdown: Annotated[bool, typer.Option(help="Print the tables in Markdown.")] = False,
     latex: LatexFlag = False,
     figures: Annotated[
         bool, typer.Option(help="Write tables and figures into the folder anew.")
     ] = False,
 ) -> None:
-    """Show the tables of a finished or running run; of a suite, how many cells it has."""
-    from fedcrf.experiments.recorded import (
-        readable,
-        recorded_runs,
-        recorded_table,
-        write_recorded_figures,
-    )
-    from fedcrf.experiments.results import read_results, suite_notices, write_results
+    """Show the tables of finished or running runs; of a suite, how many cells it has."""
+    from fedcrf.experiments.recorded import recorded_runs
+    from fedcrf.experiments.results import stores_in, suite_notices
     from fedcrf.experiments.store import Store
 
     if markdown and latex:
         raise FedcrfError("--markdown and --latex: give one of them")
-    tables: Sequence[Table] = ()
-    damaged, store = False, Store(folder)
+    form: TableForm = "markdown" if markdown else "latex" if latex else "terminal"
+    sound, store = True, Store(folder)
     if recorded := recorded_runs(folder):
-        runs, lines = readable(recorded)
-        tables = [recorded_table(runs)]
-        damages = {name: run.course().damage for name, run in runs.items()}
-        lines += [f"{name}: {damage}" for name, damage in damages.items() if damage]
-        damaged = bool(lines)
+        sound = _show_recorded(folder, recorded, form, figures=figures)
     elif store.is_suite:
-        lines = suite_notices(store)
+        for line in suite_notices(store):
+            say(line)
     else:
-        run_so_far = read_results(store)
-        tables = run_so_far.tables()
-        lines = [f"{each.cell.name}: {each.notice}" for each in run_so_far.cells if each.notice]
-        damaged = any(each.damage for each in run_so_far.cells)
-    print_tables(tables, "markdown" if markdown else "latex" if latex else "terminal")
+        sound = _show_runs(stores_in(folder), form, figures=figures)
+    if not sound:
+        raise typer.Exit(1)
+
+
+def _show_recorded(
+    folder: Path, recorded: Mapping[str, RecordedRun], form: TableForm, *, figures: bool
+) -> bool:
+    """Print one table of runs that another framework carried out; tell whether all are sound."""
+    from fedcrf.experiments.recorded import readable, recorded_table, write_recorded_figures
+
+    runs, lines = readable(recorded)
+    damages = {name: run.course().damage for name, run in runs.items()}
+    lines += [f"{name}: {damage}" for name, damage in damages.items() if damage]
+    print_tables([recorded_table(runs)], form)
     for line in lines:
         say(line)
-    if figures and tables:
-        list_files(write_recorded_figures(folder, runs) if recorded else write_results(store))
-    if damaged:
-        raise typer.Exit(1)
+    if figures:
+        list_files(write_recorded_figures(folder, runs))
+    return not lines
+
+
+HEADINGS: Mapping[TableForm, str] = {
+    "terminal": "{}:",
+    "markdown": "## {}\n",
+    "latex": "% {}",
+}
+"""What stands above the tables of one run among several."""
+
+
+def _show_runs(runs: Mapping[str, Store], form: TableForm, *, figures: bool) -> bool:
+    """Print the tables of runs, several under their names; tell whether all are sound."""
+    if len(runs) == 1:
+        return all(_show_run(store, form, figures=figures) for store in runs.values())
+    sound = True
+    for place, (name, store) in enumerate(runs.items()):
+        print("\n" * (place > 0) + HEADINGS[form].format(name))
+        try:
+            sound = _show_run(store, form, figures=figures) and sound
+        except FedcrfError as error:
+            say(f"{name} could not be read: {error}")
+            sound = False
+    return sound
+
+
+def _show_run(store: Store, form: TableForm, *, figures: bool) -> bool:
+    """Print the tables of a run and what is not as it should be; tell whether it is sound."""
+    from fedcrf.experiments.results import read_results, write_results
+
+    run = read_results(store)
+    print_tables(run.tables(), form)
+    for each in run.cells:
+        if each.notice:
+            say(f"{each.cell.name}: {each.notice}")
+    if figures:
+        list_files(write_results(store))
+    return not any(each.damage for each in run.cells)
 
 
 def report(
@@ -469,7 +510,8 @@ def explain(
     folder: Annotated[Path, typer.Argument(metavar="RUN", help="A run's results folder.")],
     number: Annotated[int | None, what_option("The round; else the last.", "--round")] = None,
     client: Annotated[
-        str | None, what_option("One client, by its number or name; else all.")
+        str | None,
+        what_option("One client, by its number or name, with all its causes; else a line each."),
     ] = None,
     method: Annotated[
         str | None,

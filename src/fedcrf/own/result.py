@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedcrf.checks import check_path, is_number
+from fedcrf.checks import check_path, current_names, is_number
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extras import check_installed, naming_extras
 
@@ -23,7 +23,14 @@ with naming_extras():
 from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.experiments.store import Course
 from fedcrf.report.effects import effects_of, verdicts_of
-from fedcrf.report.explanation import find_round, in_words, reason_in_words
+from fedcrf.report.explanation import (
+    WIDTH,
+    find_round,
+    in_doubt,
+    in_words,
+    reason_in_words,
+    whole_name,
+)
 from fedcrf.simulation.records import RoundRecord, Rounds
 
 
@@ -76,7 +83,10 @@ class SimulationResult:
         return self._by_site(lambda record: record.weight)
 
     def table(self) -> pd.DataFrame:
-        """Return a row for each site: its weight in its last round, and whether it is trusted."""
+        """Return a row for each site: its weight in its last round, and whether it is trusted.
+
+        ``since_round`` is the round since when it is not, and missing of a trusted site.
+        """
         rows: dict[int | str, dict[str, Any]] = {}
         effects = [effects_of(record, self.description.known_rule) for record in self.records]
         for record, verdicts in zip(self.records, verdicts_of(self.records, effects), strict=True):
@@ -89,28 +99,43 @@ class SimulationResult:
                     "fedavg_weight": record.base_weight[i],
                     "trust": trust[i] if trust else math.nan,
                     "verdict": verdict.kind,
-                    "since_round": verdict.since,
+                    "since_round": verdict.since if in_doubt(verdict) else pd.NA,
                     "reason": reason_in_words(verdict.reason) if verdict.reason else "",
                 }
         took_part = [site for site in self.sites if site in rows]
-        return pd.DataFrame([rows[site] for site in took_part], pd.Index(took_part, name="site"))
+        index = pd.Index(took_part, name="site")
+        table = pd.DataFrame([rows[site] for site in took_part], index)
+        return table.astype({"since_round": "Int64"})
 
-    def explain(self, site: int | str | None = None, number: int | None = None) -> str:
+    def explain(
+        self,
+        site: int | str | None = None,
+        round: int | None = None,  # noqa: A002
+        *,
+        number: int | None = None,
+    ) -> str:
         """Return why sites got their weights in a round, in words.
 
         By default it is of all sites in the last round, or the last in which the site took part.
+        ``number`` is the earlier name of ``round``.
         """
-        if number is not None and not is_number(number):
-            raise FedcrfError(f"round {number!r}: give its number, or none for the last")
+        said = {"round": round, "number": number}
+        given = {name: value for name, value in said.items() if value is not None}
+        asked = current_names(given, {"number": "round"}, "explain").get("round")
+        if asked is not None and not is_number(asked):
+            raise FedcrfError(f"round {asked!r}: give its number, or none for the last")
         found = Course(self.description.title, self.records, self.description.known_rule)
         client = None if site is None else self._site(site)
-        lines, tables = in_words(found, find_round(found, number, client), client)
+        lines, tables = in_words(found, find_round(found, asked, client), client)
         text = io.StringIO()
-        console = Console(file=text, width=160, highlight=False)
+        console = Console(file=text, width=WIDTH, highlight=False)
         for line in lines:
             console.print(line, markup=False, soft_wrap=True)
         for table in tables:
+            console.print()
             console.print(table.for_terminal())
+            if table.note:
+                console.print(table.note, markup=False)
         return text.getvalue()
 
     def report(self, path: str | Path = "report.html") -> Path:
@@ -154,6 +179,7 @@ class SimulationResult:
 
     def _site(self, site: int | str) -> int | str:
         by_name = {str(each): each for each in self.sites}
-        if str(site) not in by_name:
-            raise unknown_name("site", str(site), by_name)
-        return by_name[str(site)]
+        name = whole_name(site, by_name)
+        if name not in by_name:
+            raise unknown_name("site", name, by_name)
+        return by_name[name]

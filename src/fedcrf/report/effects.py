@@ -220,7 +220,7 @@ def _median(values: Vector) -> float:
 
 
 DISTRUSTED, DOUBTED = 0.25, 0.75
-"""A client of a smaller part of its FedAvg weight is distrusted, or trusted in part."""
+"""A client of a smaller part of its FedAvg weight is distrusted, or doubted."""
 
 Kind = Literal["excluded", "distrusted", "doubted", "trusted", "unjudged", "weightless"]
 

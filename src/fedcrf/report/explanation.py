@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import tomllib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Context, Decimal
@@ -139,7 +139,28 @@ class ClientCauses:
 
 
 MOST_SENTENCES = 10
-"""Clients of one round that have a sentence."""
+"""Clients of one round that have a sentence, or are named in one."""
+
+WIDTH = 80
+"""Columns of the narrowest terminal that a table of clients fits."""
+
+GIVE_WAY = ("multiple", EXPECTED)
+"""Columns that a table lacks where it would be wider, the first one first."""
+
+SILENT = {"", "–", "unjudged", "weightless"}
+"""A column of these alone says nothing."""
+
+SHORT_NAME = 9
+"""Characters of a name that are always shown."""
+
+GAP = 2
+"""Blanks between two columns."""
+
+LONGEST_REASON = 24
+"""Characters of a reason that are shown."""
+
+CUT = "…"
+"""Stands for the middle of a long name."""
 
 NEAREST = 5
 """Neighbours that are listed."""
@@ -174,16 +195,29 @@ def explained(
     ]
 
 
-def verdict_line(causes: ClientCauses, verdict: Verdict) -> str:
-    """Return whether a client is trusted, since when and why not, in words of every day."""
+def in_doubt(verdict: Verdict) -> bool:
+    """Tell whether a client is not trusted, or only in part."""
+    return verdict.is_low or verdict.kind == "doubted"
+
+
+def verdict_line(causes: ClientCauses, verdict: Verdict, number: int) -> str:
+    """Return whether a client is trusted, since when and why not, in words of every day.
+
+    ``number`` is that of the round. The reason is of all rounds since the verdict began.
+    """
     words = WORDS["verdicts"]
     line = str(words[verdict.kind]).format(client=client_name(causes), since=verdict.since)
-    reason = verdict.reason
-    if verdict.kind == "excluded":
-        reason = _template(causes)
+    reason, lasting = _reason(causes, verdict), verdict.since < number
     if reason is None:
         return line
-    return str(words["reason"].format(verdict=line, reason=reason_in_words(reason)))
+    form = words["lasting_reason" if lasting and verdict.kind != "excluded" else "reason"]
+    said = reason_in_words(reason)
+    return str(form.format(verdict=line, since=verdict.since, reason=said))
+
+
+def _reason(causes: ClientCauses, verdict: Verdict) -> str | None:
+    """Return the cause of a verdict; that of an exclusion is what was wrong with the update."""
+    return _template(causes) if verdict.kind == "excluded" else verdict.reason
 
 
 def reason_in_words(reason: str) -> str:
@@ -199,18 +233,30 @@ def sentence(line: str) -> str:
 
 def round_line(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
     """Return who is distrusted in a round, in one line."""
-    low = [
-        f"{client} (since round {each.since})"
+    low = {
+        client: each.since
         for client, each in zip(record.clients, verdicts, strict=True)
         if each.is_low
-    ]
+    }
     count = len(record.clients)
     if not low and not any(each.kind in ("trusted", "doubted") for each in verdicts):
         return "the rule judges no client"
     if not low:
         return f"none of {count} clients is distrusted"
-    are, named = "is" if len(low) == 1 else "are", listed(low, MOST_SENTENCES)
+    are, named = "is" if len(low) == 1 else "are", "; ".join(since_when(low, MOST_SENTENCES))
     return f"{len(low)} of {count} clients {are} distrusted: {named}"
+
+
+def since_when(first: Mapping[Client, int], most: int) -> list[str]:
+    """Return clients by the round since when, in words; of more than so many the first ones."""
+    by_round: dict[int, list[Client]] = {}
+    for client, number in list(first.items())[:most]:
+        by_round.setdefault(number, []).append(client)
+    named = [
+        f"client{'s' if len(clients) > 1 else ''} {', '.join(map(str, clients))} since round {each}"
+        for each, clients in sorted(by_round.items())
+    ]
+    return [*named, *(["and others"] if len(first) > most else [])]
 
 
 def weight_lines(causes: ClientCauses) -> list[str]:
@@ -280,22 +326,83 @@ def most_changed(causes: Sequence[ClientCauses]) -> list[ClientCauses]:
     return [each for each in causes if each in farthest]
 
 
-def clients_table(causes: Sequence[ClientCauses]) -> Table:
-    """Return the weights of a round and their causes, a row for each client."""
-    columns = columns_of(causes)
-    header = tuple(title_of(name).column for name in columns)
+def clients_table(causes: Sequence[ClientCauses], verdicts: Sequence[Verdict]) -> Table:
+    """Return who has how much weight in a round, and why: a line for each client.
 
-    def written(causes: ClientCauses, name: str) -> str:
-        if name in ("client", "node"):
-            return str(getattr(causes, name))
-        if name == "num_examples":
-            return str(causes.num_examples).removesuffix(".0")
-        if name == "attacker":
-            return "attacks" if causes.attacks else "not now" if causes.attacker else ""
-        return _number(causes.value(name), title_of(name).digits)
+    It fits `WIDTH` columns: what says nothing is left out, and long names lack their middle.
+    """
+    columns = _columns_of_all(causes, verdicts)
+    for name in GIVE_WAY:
+        if _too_wide(columns) > 0:
+            columns.pop(name, None)
+    longest = max(map(len, columns["client"]), default=0)
+    room = max(SHORT_NAME, longest - max(_too_wide(columns), 0))
+    columns["client"] = shortened(columns["client"], room)
+    names = [*columns["client"], *columns.get("node", ())]
+    return Table(
+        "every client of the round",
+        tuple(title_of(name).column for name in columns),
+        tuple(zip(*columns.values(), strict=True)),
+        WORDS["shortened"] if any(CUT in name for name in names) else "",
+    )
 
-    rows = tuple(tuple(written(each, name) for name in columns) for each in causes)
-    return Table("every client of the round", header, rows)
+
+def _columns_of_all(
+    causes: Sequence[ClientCauses], verdicts: Sequence[Verdict]
+) -> dict[str, list[str]]:
+    """Return the columns of the table of all clients, but for those that say nothing."""
+    nodes = ["" if each.node is None else str(each.node) for each in causes]
+    reasons = [_reason(*each) for each in zip(causes, verdicts, strict=True)]
+    numbers = {
+        name: [_number(each.value(name), title_of(name).digits) for each in causes]
+        for name in ("weight", "base_weight", "multiple", EXPECTED)
+    }
+    columns: dict[str, list[str]] = {
+        "client": [str(each.client) for each in causes],
+        "node": shortened(nodes, SHORT_NAME),
+        **numbers,
+        "verdict": [each.kind for each in verdicts],
+        "reason": [_cut(title_of(each).name, LONGEST_REASON) if each else "" for each in reasons],
+    }
+    return {
+        name: cells
+        for name, cells in columns.items()
+        if name in WORDS["client_columns"] or not SILENT.issuperset(cells)
+    }
+
+
+def _too_wide(columns: Mapping[str, Sequence[str]]) -> int:
+    """Return by how many characters a table is wider than `WIDTH`; below 0 where it is not."""
+    widths = (max(map(len, (title_of(name).column, *cells))) for name, cells in columns.items())
+    return sum(widths) + GAP * (len(columns) - 1) - WIDTH
+
+
+def shortened(names: Sequence[str], most: int) -> list[str]:
+    """Return names, long ones without their middle; they are as long as keeps them apart."""
+    for length in range(most, max(map(len, names), default=0)):
+        short = [_cut(each, length) for each in names]
+        if len({*short}) == len({*names}):
+            return short
+    return list(names)
+
+
+def _cut(name: str, most: int) -> str:
+    """Return a name, without its middle where it is longer than so many characters."""
+    if len(name) <= most:
+        return name
+    end = (most - 1) // 2
+    return f"{name[: most - 1 - end]}{CUT}{name[-end:]}"
+
+
+def whole_name(asked: object, names: Iterable[str]) -> str:
+    """Return the name that is asked for, whole or as `shortened`."""
+    name, known = str(asked), {*names}
+    begin, cut, end = name.partition(CUT)
+    if not cut or name in known:
+        return name
+    longer = (each for each in known if len(each) > len(name))
+    meant = [each for each in longer if each.startswith(begin) and each.endswith(end)]
+    return meant[0] if len(meant) == 1 else name
 
 
 def excluded_nodes_table(record: RoundRecord) -> Table:
@@ -459,8 +566,10 @@ def find_round(found: Course, number: int | None, client: Client | None = None) 
     if not records:
         raise FedcrfError(f"{title} has no rounds yet")
     for record in reversed(records):
-        there = map(str, [*record.clients, *(record.nodes or ())])
-        if record.round == number or (number is None and (client is None or str(client) in there)):
+        there = [str(each) for each in (*record.clients, *(record.nodes or ()))]
+        if record.round == number:
+            return record
+        if number is None and (client is None or whole_name(client, there) in there):
             return record
         if number is not None and record.first <= number < record.round:
             raise FedcrfError(
@@ -480,8 +589,8 @@ def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> 
     """Return the causes of one client, or of another framework's node of this id, in any type."""
     by_id = {str(each.node): each for each in causes if each.node is not None}
     by_id |= {str(each.client): each for each in causes}
-    if str(client) in by_id:
-        return by_id[str(client)]
+    if (name := whole_name(client, by_id)) in by_id:
+        return by_id[name]
     took_part = listed([each.client for each in causes])
     raise FedcrfError(f"client {client} took no part in round {number}: choose from {took_part}")
 
@@ -498,19 +607,29 @@ def in_words(
     if found.stale:
         lines.append(f"stale, and explained as it was recorded: {found.stale}")
     if found.attackers:
-        lines.append(f"attackers of the run: {', '.join(map(str, found.attackers))}")
+        lines.append(_attackers_line(found.attackers, record.attackers or ()))
     if found.notice is not None:
         lines.append(found.notice)
     if record.stayed is not None:
         lines.append(f"the model stayed as it was: {record.stayed}")
     if client is None:
         lines.append(sentence(round_line(record, verdicts)))
-        chosen = most_changed(causes)
-        tables = [clients_table(causes), excluded_nodes_table(record)]
+        chosen = [each for each in most_changed(causes) if in_doubt(verdicts[each.place])]
+        tables = [clients_table(causes, verdicts), excluded_nodes_table(record)]
     else:
         chosen = [find_client(causes, client, record.round)]
         tables = [causes_table(chosen[0]), neighbours_table(chosen[0])]
-    lines += [sentence(verdict_line(each, verdicts[each.place])) for each in chosen]
+        if chosen[0].node is not None:
+            lines.append(f"client {chosen[0].client} is node {chosen[0].node}")
+    lines += [sentence(verdict_line(each, verdicts[each.place], record.round)) for each in chosen]
     if client is not None:
         lines += [f"  - {line}" for line in weight_lines(chosen[0])]
     return lines, [table for table in tables if table.rows]
+
+
+def _attackers_line(attackers: Sequence[Client], attacking: Sequence[Client]) -> str:
+    """Return who the run's attackers are, and which of them attack in a round if not all do."""
+    line = f"attackers of the run: {', '.join(map(str, attackers))}"
+    if {*attackers} == {*attacking}:
+        return line
+    return f"{line}; in this round: {', '.join(map(str, attacking)) or 'none'}"

@@ -18,8 +18,8 @@ from fedcrf.experiments.results import RunResults
 from fedcrf.experiments.store import Course
 from fedcrf.objectives import ACCURACY
 from fedcrf.report.effects import last_verdicts
-from fedcrf.report.explanation import find_cell
-from fedcrf.simulation.records import Client, Rounds
+from fedcrf.report.explanation import find_cell, since_when
+from fedcrf.simulation.records import Rounds
 
 LASTING = 3
 """Clients are named that were distrusted in so many last rounds, or in all of fewer rounds."""
@@ -149,21 +149,21 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
     }
     lasting = min(LASTING, record.round)
     low = {client: first for client, first in since.items() if record.round - first + 1 >= lasting}
-    by_round: dict[int, list[Client]] = {}
-    for client, first in list(low.items())[:MOST_NAMED]:
-        by_round.setdefault(first, []).append(client)
-    named = [
-        f"{', '.join(map(str, clients))} since round {first}"
-        for first, clients in sorted(by_round.items())
-    ]
+    named = since_when(low, MOST_NAMED)
     counts = []
     if attackers:
         attack = "attackers" if len(attackers) > 1 else "attacker"
         counts.append(f"{len(low.keys() & set(attackers))} of {len(attackers)} {attack}")
     if len(since) > len(low):
-        counts.append(f"not counted: {len(since) - len(low)} for fewer than {LASTING} rounds")
-    more = len(low) > MOST_NAMED
-    about = [*named, *(["and others"] if more else []), *counts]
-    said = "; ".join(named if more else about)
+        counts.append(not_counted(len(since) - len(low), more=bool(low)))
+    about = [*named, *counts]
+    said = "; ".join(named if len(low) > MOST_NAMED else about)
     who = f"{len(low) or 'none'} of {len(verdicts)} clients" + (f" ({said})" if said else "")
     return Tile("Distrusted clients", f"{len(low)} of {len(verdicts)}", "; ".join(about)), who
+
+
+def not_counted(clients: int, *, more: bool) -> str:
+    """Return how many clients have not been distrusted for long, beside others if ``more``."""
+    who = f"{clients}{' more' if more else ''} client{'s' if clients > 1 else ''}"
+    are = "are" if clients > 1 else "is"
+    return f"{who}, distrusted for fewer than {LASTING} rounds, {are} not counted"

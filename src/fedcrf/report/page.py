@@ -426,7 +426,10 @@ def _round_trust(
         "attackers": record.attackers or [],
         "causes": seen,
         "columns": columns_of(clients),
-        "said": [[verdict_line(each, verdict), *weight_lines(each)] for each, verdict in told],
+        "said": [
+            [verdict_line(each, verdict, record.round), *weight_lines(each)]
+            for each, verdict in told
+        ],
         "exclusions": exclusion_lines(record),
     }
 
