@@ -207,3 +207,13 @@ def test_a_setting_without_a_default_is_asked_for() -> None:
             Needing(*given)  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="takes 2 positional arguments but 3"):
         Needing(1.0, 2.0, pace=3.0)  # type: ignore[misc]
+
+    class Passing(Needing):
+        def __init__(self, path: str, *more: float, **named: float) -> None:
+            super().__init__(*more, **named)
+            assert path + 1  # type: ignore[operator]  # a mistake of its own
+
+    with pytest.raises(TypeError, match="can only concatenate"):
+        Passing("a", 1.0, pace=2.0)
+    with pytest.raises(KeywordError, match="Passing has no path: give it a value"):
+        Passing()  # type: ignore[call-arg]

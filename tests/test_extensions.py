@@ -246,8 +246,11 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
         (["--methods", "./mine.py:Needing"], "rules.Needing.most has no value: give it one"),
         (["--methods", "crf+./mine.py:Linear"], "is no class of settings: give a frozen dataclass"),
         (["--methods", "./script.py:Rule"], "cannot be imported (SystemExit: 0)"),
-        (["--methods", "./mine.py:Listing"], "rules.Listing.several is a list, which a run file"),
-        (["--methods", "./mine.py:Array"], "has a setting of a type that a run file cannot hold"),
+        (
+            ["--methods", "./mine.py:Listing"],
+            "rules.Listing.several is a list, which no setting can be",
+        ),
+        (["--methods", "./mine.py:Array"], "has a setting of no known type (Unable to generate"),
         (
             ["--methods", "./mine.py:Strict", "--set", "rules.Strict.most=3"],
             "[rules.Strict] most must be at most 1",

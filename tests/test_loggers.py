@@ -178,12 +178,14 @@ def test_the_whole_of_a_real_run_is_logged(tmp_path: Path) -> None:
 class Failing:
     """A logger whose tool breaks in the second round."""
 
+    ending: type[BaseException] = ConnectionError
+
     def __init__(self, logged: LoggedCell) -> None:
         self.identity = logged.identity
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         if step > 1:
-            raise ConnectionError("the server is gone")
+            raise self.ending("the server is gone")
 
     def finish(self, result: Mapping[str, float]) -> None:
         raise AssertionError("nothing is logged to a tool that has failed")
@@ -193,15 +195,23 @@ class WithoutItsTool(Failing):
     package = "no_such_tool"
 
 
-def test_a_failing_tool_is_left_alone_and_the_others_go_on(tmp_path: Path) -> None:
+class Leaving(Failing):
+    ending = SystemExit
+
+
+@pytest.mark.parametrize("failing", [Failing, Leaving])
+def test_a_failing_tool_is_left_alone_and_the_others_go_on(
+    failing: type[Failing], tmp_path: Path
+) -> None:
     said: list[str] = []
-    makers = {"failing": Failing, "tensorboard": LOGGERS["tensorboard"]}
+    makers = {"failing": failing, "tensorboard": LOGGERS["tensorboard"]}
     observer = LoggingObserver(makers, {CELL: tmp_path}, said.append)
     observer(CellStarted(CELL, 0))
     for number in (1, 2, 3):
         observer(RoundFinished(CELL, record(number, 1.0)))
     observer(CellFailed(CELL, "for a reason"))
-    assert said == ["failing: ConnectionError: the server is gone; nothing more is logged to it"]
+    ending = f"{failing.ending.__name__}: the server is gone"
+    assert said == [f"failing: {ending}; nothing more is logged to it"]
     assert len(read_tensorboard(tmp_path)["validation/loss"]) == 3
 
 

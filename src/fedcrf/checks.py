@@ -52,10 +52,17 @@ class _NamedSettings(ABCMeta):
                     raise KeywordError(unknown_name(f"setting of {cls.__name__}", name, known))
         try:
             settings: T = super().__call__(*given, **named)  # type: ignore[misc]
+        except FedcrfError:
+            raise
         except TypeError:
             taken = inspect.signature(cls).parameters.values()
-            missing = [each.name for each in taken if each.default is each.empty][len(given) :]
-            for name in missing:
+            needed = [
+                each.name
+                for each in taken
+                if each.default is each.empty
+                and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+            ]
+            for name in needed[len(given) :]:
                 if name not in named:
                     raise KeywordError(f"{cls.__name__} has no {name}: give it a value") from None
             raise

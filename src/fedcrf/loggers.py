@@ -240,7 +240,7 @@ class LoggingObserver:
                         self._open.pop((cell, name)).finish(result_values(summary))
                     case CellFailed(cell) if (cell, name) in self._open:
                         self._open.pop((cell, name)).finish({})
-            except Exception as error:  # whatever a tool of others raises
+            except (Exception, SystemExit) as error:  # whatever a tool of others raises
                 del self._makers[name]
                 self._say(f"{name}: {in_a_line(error)}; nothing more is logged to it")
 

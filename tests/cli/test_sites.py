@@ -122,7 +122,7 @@ ODD: dict[str, tuple[Callable[[Path], object], str]] = {
     "dates for labels": (
         dated,
         "site 'Aarau' has label 20240102, and there are 2 different labels: number them from 0, or "
-        "name another column by --label-column",
+        "name another column of tables by --label-column",
     ),
     "a link to nothing": (
         lambda folder: (folder / "Elm.csv").symlink_to("nowhere"),

@@ -722,7 +722,10 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
         "'residual_loss' is masked: fill it",
     ),
     "counts": ({"num_examples": [1, 2]}, "num_examples"),
-    "counts by name": ({"num_examples": {"a": 1}}, "^num_examples are a dict: give a list$"),
+    "counts by name": (
+        {"num_examples": {"a": 1}},
+        "^num_examples are a dict: give its values\\(\\) as a list$",
+    ),
     "counts of a dictionary": (
         {"num_examples": {"a": 1, "b": 2, "c": 3}.values()},
         "^num_examples are a dict_values: give a list$",

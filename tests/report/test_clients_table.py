@@ -22,6 +22,7 @@ from fedcrf.report.explanation import (
     find_client,
     find_round,
     find_rounds,
+    in_words,
     shortened,
     whole_name,
 )
@@ -182,3 +183,14 @@ def test_the_terminal_names_who_is_in_doubt_and_shows_all(
     assert told.count(" trusted ") == len(found.records[-1].clients) - 1
     first = command_line("explain", attacked, "--method", "crf-robust", "--round", 1).out
     assert f"attackers of the run: {attacker}; in this round: none\n" in first
+
+
+def test_who_is_in_doubt_is_told_beside_many_of_more_weight() -> None:
+    record = one_round(honest(14))[0]
+    multiples = [0.7] * 2 + [1.6] * 12
+    weights = [
+        multiple * base for multiple, base in zip(multiples, record.base_weight, strict=True)
+    ]
+    found = told_of([record.model_copy(update={"weight": weights})])
+    lines, _ = in_words(found, find_round(found, None, None))
+    assert [line for line in lines if "Client 0: doubted" in line or "Client 1: doubted" in line]

@@ -186,8 +186,8 @@ def test_every_reason_has_its_words(reason: str, words: str) -> None:
     ("kind", "now", "said"),
     [
         ("distrusted", 4, "distrusted since round 4. Main reason: it "),
-        ("distrusted", 5, "distrusted since round 4. Main reason since round 4: it "),
-        ("doubted", 9, "doubted since round 4. Main reason since round 4: it "),
+        ("distrusted", 5, "distrusted since round 4. Main reason in these rounds: it "),
+        ("doubted", 9, "doubted since round 4. Main reason in these rounds: it "),
         # What is wrong with an update is of this round alone.
         ("excluded", 9, "excluded since round 4. Main reason: its update is no model"),
     ],

@@ -147,7 +147,7 @@ class ImageDataset:
 def numbered_classes(labels: Mapping[str, NDArray[Any]], mend: str = "") -> tuple[str, ...]:
     """Return the names of classes that are numbers, from 0 to the largest label.
 
-    ``labels`` are whole numbers from 0 on, by whose they are, as errors call it.
+    ``labels`` are whole numbers from 0 on, by what errors call those that hold them.
 
     Raises:
         FedcrfError: A label is `MOST_GAPS` or more, and no smaller than the number of examples: a

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedcrf.checks import LARGEST_FLOAT32
 from fedcrf.data.dataset import ImageDataset, LabelledImages, numbered_classes
-from fedcrf.errors import FedcrfError, failing
+from fedcrf.errors import FedcrfError, failing, listed
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,7 +115,7 @@ def site_dataset(name: str, label_column: str | None) -> ImageDataset:
     check_alike("inputs", {called: inputs.shape[1:] for called, (inputs, _) in held.items()})
     names = read.class_names or numbered_classes(
         {called: targets for called, (_, targets) in held.items()},
-        mend=", or name another column by --label-column",
+        mend=", or name another column of tables by --label-column",
     )
     inputs, labels = (np.concatenate(each) for each in zip(*read.sites.values(), strict=True))
     labels = labels.astype(np.int64)
@@ -206,8 +206,11 @@ def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: l
     """
     names = [str(name) for name in table.columns]
     table.columns = names
-    if len(names) == 1 and ";" in names[0]:
-        raise FedcrfError(f"{path}: its columns are separated by ';': save it with commas")
+    separators = [each for each in (";", "\t") if len(names) == 1 and each in names[0]]
+    if separators:
+        raise FedcrfError(
+            f"{path}: its columns are separated by {separators[0]!r}: save it with commas"
+        )
     if not len(table):
         raise FedcrfError(f"{path} has no rows: leave it out, or give it some")
     if label_column is None:
@@ -215,12 +218,12 @@ def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: l
         if len(found) != 1:
             raise FedcrfError(
                 f"{path}: {len(found) or 'no'} columns are named as a target "
-                f"({', '.join(TARGETS)}); there are {', '.join(names)}: name it by --label-column, "
+                f"({', '.join(TARGETS)}); there are {listed(names)}: name it by --label-column, "
                 "or rename it"
             )
         label_column = found[0]
     elif label_column not in names:
-        raise FedcrfError(f"{path} has no column '{label_column}': there are {', '.join(names)}")
+        raise FedcrfError(f"{path} has no column '{label_column}': there are {listed(names)}")
     inputs = [name for name in names if name != label_column]
     if not inputs:
         raise FedcrfError(

@@ -18,7 +18,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from fedcrf.checks import Count, NotNegative, Settings, check_not_gone
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError, in_a_line, unknown_name
 from fedcrf.extensions import installed, is_outside, short_name
 from fedcrf.objectives import OBJECTIVES
 from fedcrf.rules import SERVER_OPTIMIZERS, ServerOptimizer, find_rule
@@ -130,12 +130,12 @@ def convert(kind: Any, value: Any, where: str) -> Any:
         return _adapter(kind).validate_json(text, strict=True)
     except PydanticUserError as error:
         why = error.message.partition(". ")[0].partition("\n")[0]
-        raise FedcrfError(f"[{where}] has a setting of a type that {NOT_HELD} ({why})") from None
+        raise FedcrfError(f"[{where}] has a setting of no known type ({why}): {OWN}") from None
     except ValidationError as error:
         first = error.errors()[0]
         cause = first.get("ctx", {}).get("error")
         if isinstance(cause, Exception):  # of a check of its own
-            said = str(cause) or "a check of its own fails"
+            said = " ".join(str(cause).split()) or "a check of its own fails"
             raise FedcrfError(f"[{where}] {said}") from None
         # Further parts of the place are items, or the types that a value could have had.
         named = [part for part in first["loc"][:1] if isinstance(part, str)]
@@ -143,23 +143,37 @@ def convert(kind: Any, value: Any, where: str) -> Any:
         if first["type"] == "missing":
             raise FedcrfError(f"{place} has no value: give it one") from None
         raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None
+    except FedcrfError:
+        raise
+    except (Exception, SystemExit) as error:  # whatever a check of somebody's own raises
+        raise FedcrfError(f"[{where}] {in_a_line(error)}") from error
 
 
-NOT_HELD = "a run file cannot hold: use numbers, text, truth values and tuples of them"
+OWN = "use numbers, text, truth values and tuples of them"
+"""What settings of a class of somebody's own may be."""
 
 
-def check_held(settings: Any, where: str) -> None:
-    """Raise a `FedcrfError` if a run file cannot hold some value of a settings dataclass."""
+def check_own(settings: Any, where: str) -> None:
+    """Raise a `FedcrfError` if a run cannot keep settings of a class of somebody's own."""
+    if not type(settings).__dataclass_params__.frozen:
+        raise FedcrfError(
+            f"[{where}] is of a class that is not frozen: give a frozen dataclass, with "
+            "@dataclass(frozen=True)"
+        )
     for each in dataclasses.fields(settings):
         value = getattr(settings, each.name)
-        if each.init and not _is_held(value):
-            raise FedcrfError(f"{where}.{each.name} is a {type(value).__name__}, which {NOT_HELD}")
+        if each.init and not _is_kept(value):
+            raise FedcrfError(
+                f"{where}.{each.name} is a {type(value).__name__}, which no setting can be: {OWN}"
+            )
 
 
-def _is_held(value: object) -> bool:
+def _is_kept(value: object) -> bool:
     if isinstance(value, tuple):
-        return all(map(_is_held, value))
-    return value is None or type(value) in (bool, int, float, str)
+        return all(map(_is_kept, value))
+    if dataclasses.is_dataclass(value):
+        return all(_is_kept(getattr(value, each.name)) for each in dataclasses.fields(value))
+    return value is None or isinstance(value, bool | int | float | str | np.generic)
 
 
 def _number(value: object) -> Any:

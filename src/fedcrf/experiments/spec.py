@@ -19,7 +19,7 @@ from fedcrf.experiments.settings import (
     RoundSettings,
     ServerSettings,
     build,
-    check_held,
+    check_own,
     convert,
     find_method,
     find_server_optimizer,
@@ -317,8 +317,8 @@ def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> 
             )
         given = {"name": name}
     built: Any = build(found, given, where)
-    if name not in kind.known:
-        check_held(built, where)
+    if not reading and name not in kind.known:
+        check_own(built, where)
     # Nobody attacks a simulation's sketches, and its run file says what repeats it.
     return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
 

@@ -24,12 +24,12 @@ from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.experiments.store import Course
 from fedcrf.report.effects import effects_of, verdicts_of
 from fedcrf.report.explanation import (
+    CUT,
     WIDTH,
     find_round,
     in_doubt,
     in_words,
     reason_in_words,
-    whole_name,
 )
 from fedcrf.simulation.records import RoundRecord, Rounds
 
@@ -178,8 +178,9 @@ class SimulationResult:
         return pd.DataFrame(rows, index=self._rounds, columns=list(self.sites), dtype=float)
 
     def _site(self, site: int | str) -> int | str:
-        by_name = {str(each): each for each in self.sites}
-        name = whole_name(site, by_name)
-        if name not in by_name:
-            raise unknown_name("site", name, by_name)
-        return by_name[name]
+        by_name, name = {str(each): each for each in self.sites}, str(site)
+        if name in by_name:
+            return by_name[name]
+        if CUT in name:  # a name as the table of a round shows it
+            return name
+        raise unknown_name("site", name, by_name)

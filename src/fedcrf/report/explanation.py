@@ -16,6 +16,8 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from rich.cells import cell_len
+
 from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError, listed, unknown_name
@@ -145,7 +147,7 @@ WIDTH = 80
 """Columns of the narrowest terminal that a table of clients fits."""
 
 GIVE_WAY = ("multiple", EXPECTED)
-"""Columns that a table lacks where it would be wider, the first one first."""
+"""Columns that are left out, in this order, of a table that is too wide."""
 
 SILENT = {"", "–", "unjudged", "weightless"}
 """A column of these alone says nothing."""
@@ -372,8 +374,10 @@ def _columns_of_all(
 
 
 def _too_wide(columns: Mapping[str, Sequence[str]]) -> int:
-    """Return by how many characters a table is wider than `WIDTH`; below 0 where it is not."""
-    widths = (max(map(len, (title_of(name).column, *cells))) for name, cells in columns.items())
+    """Return by how many columns a table is wider than `WIDTH`; below 0 where it is not."""
+    widths = (
+        max(map(cell_len, (title_of(name).column, *cells))) for name, cells in columns.items()
+    )
     return sum(widths) + GAP * (len(columns) - 1) - WIDTH
 
 
@@ -614,7 +618,7 @@ def in_words(
         lines.append(f"the model stayed as it was: {record.stayed}")
     if client is None:
         lines.append(sentence(round_line(record, verdicts)))
-        chosen = [each for each in most_changed(causes) if in_doubt(verdicts[each.place])]
+        chosen = most_changed([each for each in causes if in_doubt(verdicts[each.place])])
         tables = [clients_table(causes, verdicts), excluded_nodes_table(record)]
     else:
         chosen = [find_client(causes, client, record.round)]

@@ -165,7 +165,7 @@ def given_layers(
     """Return updates as `as_layers` does, and what gives flat layers the form of one update.
 
     That form is one array, or a list of layers; of NumPy, or of torch on the updates' device.
-    Errors call an update so, with its client in place of ``{}``.
+    ``called`` is what errors call an update, with its client in place of ``{}``.
     """
     if isinstance(updates, memoryview):
         updates = np.asarray(updates)
@@ -280,7 +280,8 @@ def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArr
     except NO_ARRAY:
         a_list = isinstance(values, Sequence) or _is_array_like(values)
         if isinstance(values, Iterable) and not a_list:
-            raise FedcrfError(f"{what} a {type(values).__name__}: give a list") from None
+            mend = "its values() as a list" if isinstance(values, Mapping) else "a list"
+            raise FedcrfError(f"{what} a {type(values).__name__}: give {mend}") from None
         raise FedcrfError(f"{what} not numbers: {mend}") from None
     if found.shape != (num_clients,):
         raise FedcrfError(f"{what} of shape {found.shape} for {num_clients} clients: {mend}")

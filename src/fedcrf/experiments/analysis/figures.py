@@ -26,7 +26,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 STYLES = ("-", "--", "-.", ":")
 
 WIDEST = 100.0
-"""Inches of a figure at most: a picture of thousands of labels would fill the memory."""
+"""The width of a figure at most, in inches: thousands of labels would fill the memory."""
 
 Records = Mapping[str, Sequence[Rounds]]
 """By method, the records of each of its seeds."""
