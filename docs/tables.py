@@ -353,9 +353,11 @@ def rounds_decide(cells: pd.DataFrame, runs: Sequence[str]) -> str:
     means = ", ".join(f"{method_title(name)} {np.mean(own):.3f}" for name, own in early.items())
     text = (
         f"Over these {len(cells)} cells accuracy goes with the number of rounds until early "
-        f"stopping (Spearman's ρ {rho:.2f}). In the first {shared} rounds, which all have, the "
-        f"mean accuracies are {means}."
+        f"stopping (Spearman's ρ {rho:.2f}). "
+        if len(cells) > 2
+        else ""
     )
+    text += f"In the first {shared} rounds, which all have, the mean accuracies are {means}."
     return f"{textwrap.fill(text, 128)}\n"
 
 
@@ -653,6 +655,7 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("results/README.md", "commands"): commands,
     ("results/README.md", "paper"): paper,
     ("results/README.md", "cifar"): cifar10,
+    ("results/README.md", "cifar100"): cifar100,
     ("results/README.md", "robustness"): home,
     ("results/README.md", "attackers"): fewer_or_more,
     ("results/limits/README.md", "limits"): limits,
