@@ -243,6 +243,7 @@ def test_the_identity_is_the_cells(tmp_path: Path) -> None:
         (["tensorbord"], "unknown logger 'tensorbord': did you mean 'tensorboard'"),
         (["no_such_tool"], "pip install 'no-such-tool'"),
         (["math:pi"], "logger 'math:pi' is no logger: give a class with log and finish"),
+        (["pathlib:Path"], "logger 'pathlib:Path' is no logger: give a class with log and finish"),
     ],
 )
 def test_a_tool_that_is_not_there_is_named(

@@ -209,7 +209,7 @@ def check_choice(name: str, value: object, choices: Sequence[str], *, optional: 
 def check_truth(name: str, value: object) -> None:
     """Raise a `FedcrfError` unless ``value`` is a truth value: words, "no" too, would be true."""
     if type(value).__name__ != "bool":  # NumPy's has the same name
-        raise FedcrfError(f"{name} {value!r}: give True or False")
+        raise FedcrfError(f"{name} {shorten(repr(value), 60)}: give True or False")
 
 
 def _must_be(kind: str, possible: Callable[[Any], bool]) -> Check:

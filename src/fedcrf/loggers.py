@@ -253,7 +253,10 @@ def find_loggers(names: Sequence[str]) -> dict[str, MakeLogger]:
     """
     makers = {name: find("logger", name, LOGGERS) for name in names}
     for name, maker in makers.items():
-        if not callable(maker):
+        lacking = isinstance(maker, type) and not (
+            hasattr(maker, "log") and hasattr(maker, "finish")
+        )
+        if lacking or not callable(maker):
             raise FedcrfError(f"logger '{name}' is no logger: give a class with log and finish")
         package = getattr(maker, "package", None)
         if package is not None:
