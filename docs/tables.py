@@ -225,7 +225,7 @@ def commands() -> str:
         parts += [how["note"]] if "note" in how else []
         if "unfinished" in how:
             cells = ", ".join(f"`{cell}`" for cell in how["unfinished"])
-            parts.append(f"{cells} is not finished")
+            parts.append(f"not finished: {cells}")
         if "outdated" in how:
             methods = ", ".join(f"`{method}`" for method in how["outdated"])
             parts.append(f"{methods} as it was before it changed, to be run again")
@@ -313,7 +313,7 @@ def cifar10() -> str:
     """Return the accuracies of CIFAR-10 by network, and what precision does to them."""
     accuracies, precisions = [], []
     for network, (sweep, *runs) in CIFAR.items():
-        accuracies += skewed("cifar10", network, runs)
+        accuracies += beside_paper("cifar10", network, runs)
         table = (PAPER / sweep / "sweep.md").read_text(encoding="utf-8")
         title = f"FedAvg on clients that hold alike data, five rounds, {network}"
         precisions.append(f"{title}:\n\n{table}")
@@ -322,10 +322,12 @@ def cifar10() -> str:
 
 def cifar100() -> str:
     """Return the accuracies of CIFAR-100."""
-    return "\n".join(skewed("cifar100", "ResNet9, a quarter of the channels", ["cifar100-small"]))
+    return "\n".join(
+        beside_paper("cifar100", "ResNet9, a quarter of the channels", ["cifar100-small"])
+    )
 
 
-def skewed(dataset: str, network: str, runs: Sequence[str]) -> list[str]:
+def beside_paper(dataset: str, network: str, runs: Sequence[str]) -> list[str]:
     """Return the table of runs on skewed data beside the paper's, and what decided them."""
     cells = pd.concat(results_of(PAPER / run) for run in runs).query("complete")
     rounds = cells.groupby("method")[["best_round", "rounds"]].mean()

@@ -55,16 +55,9 @@ class _NamedSettings(ABCMeta):
         except FedcrfError:
             raise
         except TypeError:
-            taken = inspect.signature(cls).parameters.values()
-            needed = [
-                each.name
-                for each in taken
-                if each.default is each.empty
-                and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
-            ]
-            for name in needed[len(given) :]:
-                if name not in named:
-                    raise KeywordError(f"{cls.__name__} has no {name}: give it a value") from None
+            missing = [name for name in _needed(cls)[len(given) :] if name not in named]
+            if missing:
+                raise KeywordError(f"{cls.__name__} has no {missing[0]}: give it a value") from None
             raise
         return settings
 
@@ -172,6 +165,15 @@ def current_names(
                 warnings.warn(said, EarlierNameWarning, stacklevel=3)
         current[now] = value
     return current
+
+
+def _needed(kind: type) -> list[str]:
+    """Return the names that a class takes and that have no default, in order."""
+    return [
+        each.name
+        for each in inspect.signature(kind).parameters.values()
+        if each.default is each.empty and each.kind not in (each.VAR_POSITIONAL, each.VAR_KEYWORD)
+    ]
 
 
 @cache

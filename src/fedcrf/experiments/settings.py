@@ -18,7 +18,7 @@ from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
 from fedcrf.checks import Count, NotNegative, Settings, check_not_gone
-from fedcrf.errors import FedcrfError, in_a_line, unknown_name
+from fedcrf.errors import FedcrfError, failing, unknown_name
 from fedcrf.extensions import installed, is_outside, short_name
 from fedcrf.objectives import OBJECTIVES
 from fedcrf.rules import SERVER_OPTIMIZERS, ServerOptimizer, find_rule
@@ -126,27 +126,29 @@ def convert(kind: Any, value: Any, where: str) -> Any:
             f"{where} is {value!r}: give what a run file can hold, numbers, text, truth values, "
             "lists and sections"
         ) from None
-    try:
-        return _adapter(kind).validate_json(text, strict=True)
-    except PydanticUserError as error:
-        why = error.message.partition(". ")[0].partition("\n")[0]
-        raise FedcrfError(f"[{where}] has a setting of no known type ({why}): {OWN}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        cause = first.get("ctx", {}).get("error")
-        if isinstance(cause, Exception):  # of a check of its own
-            said = " ".join(str(cause).split()) or "a check of its own fails"
-            raise FedcrfError(f"[{where}] {said}") from None
-        # Further parts of the place are items, or the types that a value could have had.
-        named = [part for part in first["loc"][:1] if isinstance(part, str)]
-        place = ".".join(filter(None, [where, *named]))
-        if first["type"] == "missing":
-            raise FedcrfError(f"{place} has no value: give it one") from None
-        raise FedcrfError(f"{place} is {first['input']!r}: give {wanted(first)}") from None
-    except FedcrfError:
-        raise
-    except (Exception, SystemExit) as error:  # whatever a check of somebody's own raises
-        raise FedcrfError(f"[{where}] {in_a_line(error)}") from error
+    with failing(f"[{where}] {{}}"):  # a check of somebody's own may raise anything
+        try:
+            return _adapter(kind).validate_json(text, strict=True)
+        except PydanticUserError as error:
+            why = error.message.partition(". ")[0].partition("\n")[0]
+            raise FedcrfError(f"[{where}] has a setting of no known type ({why}): {OWN}") from None
+        except ValidationError as error:
+            raise _not_possible(error.errors()[0], where) from None
+
+
+def _not_possible(error: ErrorDetails, where: str) -> FedcrfError:
+    """Return what is wrong with a value, and what to give."""
+    cause = error.get("ctx", {}).get("error")
+    if isinstance(cause, Exception):  # of a check of its own
+        return FedcrfError(
+            f"[{where}] {' '.join(str(cause).split()) or 'a check of its own fails'}"
+        )
+    # Further parts of the place are items, or the types that a value could have had.
+    named = [part for part in error["loc"][:1] if isinstance(part, str)]
+    place = ".".join(filter(None, [where, *named]))
+    if error["type"] == "missing":
+        return FedcrfError(f"{place} has no value: give it one")
+    return FedcrfError(f"{place} is {error['input']!r}: give {wanted(error)}")
 
 
 OWN = "use numbers, text, truth values and tuples of them"

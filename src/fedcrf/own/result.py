@@ -27,7 +27,6 @@ from fedcrf.report.explanation import (
     CUT,
     WIDTH,
     find_round,
-    in_doubt,
     in_words,
     reason_in_words,
 )
@@ -99,7 +98,7 @@ class SimulationResult:
                     "fedavg_weight": record.base_weight[i],
                     "trust": trust[i] if trust else math.nan,
                     "verdict": verdict.kind,
-                    "since_round": verdict.since if in_doubt(verdict) else pd.NA,
+                    "since_round": verdict.since if verdict.is_in_doubt else pd.NA,
                     "reason": reason_in_words(verdict.reason) if verdict.reason else "",
                 }
         took_part = [site for site in self.sites if site in rows]

@@ -121,14 +121,19 @@ def _check_classes(sites: Sites) -> None:
             ((called, int(each.labels.min())) for called, each in sites.called.items()),
             key=lambda pair: pair[1],
         )
-        raise FedcrfError(
-            f"{called} has label {least}, and cross-entropy takes labels from 0 on: number the "
-            f"labels from 0, or {mend}"
-        )
+        raise _below_zero(called, least, f", or {mend}")
     if not targets.is_floating_point() and targets.dtype != torch.int64:
         mend = "make them int64, as targets.long() does, or give loss="
     raise FedcrfError(
         f"targets are {kind_of(targets)}, and cross-entropy takes labels from 0 on: {mend}"
+    )
+
+
+def _below_zero(called: str, label: int, more: str = "") -> FedcrfError:
+    """Return the error of a label that no class can have."""
+    return FedcrfError(
+        f"{called} has label {label}, and cross-entropy takes labels from 0 on: number the labels "
+        f"from 0{more}"
     )
 
 
@@ -286,11 +291,8 @@ def _num_classes(
     if task.loss not in (None, functional.cross_entropy):
         return count
     for called, each in held.items():
-        if isinstance(each, Examples) and int(each.labels.min()) < 0:
-            raise FedcrfError(
-                f"{called} has label {int(each.labels.min())}, and cross-entropy takes labels from "
-                "0 on: number the labels from 0"
-            )
+        if isinstance(each, Examples) and (least := int(each.labels.min())) < 0:
+            raise _below_zero(called, least)
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(few):
         raise FedcrfError(
             f"the model makes {_shape(outputs)} of {len(few)} examples: make logits of shape "

@@ -246,6 +246,11 @@ class Verdict(NamedTuple):
         """Whether the client is excluded or distrusted."""
         return self.kind in ("excluded", "distrusted")
 
+    @property
+    def is_in_doubt(self) -> bool:
+        """Whether the client is excluded, distrusted or doubted."""
+        return self.is_low or self.kind == "doubted"
+
 
 @dataclass
 class _Streak:

@@ -197,11 +197,6 @@ def explained(
     ]
 
 
-def in_doubt(verdict: Verdict) -> bool:
-    """Tell whether a client is not trusted, or only in part."""
-    return verdict.is_low or verdict.kind == "doubted"
-
-
 def verdict_line(causes: ClientCauses, verdict: Verdict, number: int) -> str:
     """Return whether a client is trusted, since when and why not, in words of every day.
 
@@ -214,7 +209,7 @@ def verdict_line(causes: ClientCauses, verdict: Verdict, number: int) -> str:
         return line
     form = words["lasting_reason" if lasting and verdict.kind != "excluded" else "reason"]
     said = reason_in_words(reason)
-    return str(form.format(verdict=line, since=verdict.since, reason=said))
+    return str(form.format(verdict=line, reason=said))
 
 
 def _reason(causes: ClientCauses, verdict: Verdict) -> str | None:
@@ -618,7 +613,7 @@ def in_words(
         lines.append(f"the model stayed as it was: {record.stayed}")
     if client is None:
         lines.append(sentence(round_line(record, verdicts)))
-        chosen = most_changed([each for each in causes if in_doubt(verdicts[each.place])])
+        chosen = most_changed([each for each in causes if verdicts[each.place].is_in_doubt])
         tables = [clients_table(causes, verdicts), excluded_nodes_table(record)]
     else:
         chosen = [find_client(causes, client, record.round)]

@@ -180,7 +180,7 @@ def given_layers(
             )
         rows: Sequence[Any] = [[row] for row in _floats(updates, called.format(0))]
     elif isinstance(updates, Sequence) and not isinstance(updates, str | bytes):
-        rows = [_layers_of(update, called.format(i)) for i, update in enumerate(updates)]
+        rows = [_layers_of(update, called, client) for client, update in enumerate(updates)]
     else:
         raise FedcrfError(
             f"updates are a {type(updates).__name__}: give an (m, d) array, "
@@ -188,7 +188,10 @@ def given_layers(
         )
     if len(rows) == 0:
         raise FedcrfError("there are no updates: give one vector for each client")
-    shaped = [[_floats(layer, called.format(i)) for layer in row] for i, row in enumerate(rows)]
+    shaped = []
+    for client, row in enumerate(rows):
+        name = called.format(client)  # once, since models have many layers
+        shaped.append([_floats(layer, name) for layer in row])
     _check_alike(shaped)
     layered = _is_layered(updates[0])
     given = updates[0] if layered else [updates[0]]
@@ -214,7 +217,7 @@ def _is_finite(layer: Any) -> bool:
     return bool(np.isfinite(quick) or np.isfinite(layer).all())
 
 
-def _layers_of(update: Any, called: str) -> list[Any]:
+def _layers_of(update: Any, called: str, client: int) -> list[Any]:
     """Split one client's update into layers: itself, or the arrays it is a list of."""
     if isinstance(update, list | tuple):
         if _is_layered(update):
@@ -226,7 +229,7 @@ def _layers_of(update: Any, called: str) -> list[Any]:
         return [update]
     kind = "single number" if _is_array_like(update) else type(update).__name__
     mend = "its values() as a list" if isinstance(update, Mapping) else "a vector, or its layers"
-    raise FedcrfError(f"{called} is a {kind}: give {mend}")
+    raise FedcrfError(f"{called.format(client)} is a {kind}: give {mend}")
 
 
 def _is_layered(update: Any) -> bool:
