@@ -384,6 +384,7 @@ def test_a_package_brings_its_own(home: Path, tmp_path: Path) -> None:
     assert (refused.rc, refused.err.count("\n")) == (2, 1)
 
 
+@pytest.mark.slow
 def test_an_object_of_a_file_can_be_sent_to_any_process(home: Path) -> None:
     """Its class is found there by the path of its file, before anything of ours is imported."""
     program = (

@@ -98,6 +98,8 @@ def leveldb_records(data: bytes) -> Iterator[bytes]:
 
 LEVELDB_BLOCK = 32768
 
+SLOW = ("wandb", "mlflow")  # they wait for processes of their own
+
 READ: Mapping[str, Callable[[Path], dict[str, list[tuple[int, float]]]]] = {
     "tensorboard": read_tensorboard,
     "wandb": read_wandb,
@@ -123,7 +125,10 @@ def log(name: str, folder: Path, *events: Event) -> list[str]:
     return said
 
 
-@pytest.mark.parametrize("name", LOGGERS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(each, marks=pytest.mark.slow if each in SLOW else ()) for each in LOGGERS],
+)
 def test_every_number_arrives(name: str, tmp_path: Path) -> None:
     pytest.importorskip(name)
     losses = [1.0, 0.5, 0.25]

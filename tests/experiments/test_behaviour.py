@@ -308,6 +308,7 @@ def test_nothing_is_paired_with_a_stale_cell(
     assert (method, difference) == ("CRF-FedAvg", "–")
 
 
+@pytest.mark.slow
 def test_published_cells_are_run_again_by_a_script(finished: Path, tmp_path: Path) -> None:
     run(suite(methods=["fedavg"]), tmp_path / "suite")
     (score, *_) = Store(tmp_path / "suite").scores()

@@ -64,6 +64,7 @@ def test_what_the_observer_is_told(tmp_path: Path) -> None:
     assert [event.rounds_done for event in log.of(CellStarted)] == [0, 0]
 
 
+@pytest.mark.slow
 def test_two_jobs_are_one_job_to_the_bit(tmp_path: Path, finished_once: Path) -> None:
     log, failed = carry_out(small_spec(), tmp_path / "two", jobs=2)
     assert failed == []

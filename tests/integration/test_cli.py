@@ -29,7 +29,7 @@ from integration.command_line import CommandLine, Result, command, environment, 
 
 METHODS = ("fedavg", "crf-fedavg")
 CELLS = tuple(f"{method}-seed-{seed}" for seed in (0, 1) for method in METHODS)
-ROUNDS = 15
+ROUNDS = 10
 # Every cell does all its rounds, so that a kill can be placed in the middle of one.
 RUN = (
     "run", "--dataset", "digits", "--methods", ",".join(METHODS), "--seeds", "0-1",
@@ -964,7 +964,7 @@ def test_a_report_of_damaged_runs_is_written_and_its_status_says_so(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("explain", "RUN", "--round", 99), "no round 99: choose from 1 to 15"),
+        (("explain", "RUN", "--round", 99), f"no round 99: choose from 1 to {ROUNDS}"),
         (("explain", "RUN", "--round", 1, "--client", 77), "client 77 took no part in round 1"),
         (("explain", "RUN", "--round", 1, "--method", "krum"), "unknown method of this run 'krum'"),
         (("explain", "nowhere", "--round", 1), "nowhere holds no run"),

@@ -589,6 +589,7 @@ def test_without_the_package_one_line_says_how_to_install_it(
     assert not (tmp_path / "run").exists(), "known before anything is written"
 
 
+@pytest.mark.slow
 def test_its_aggregators_alone_are_imported(byzfl: SimpleNamespace) -> None:
     # A fresh interpreter, in which nothing stands in for torchvision.
     program = (

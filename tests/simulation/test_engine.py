@@ -30,9 +30,9 @@ simulation = partial(small.simulation, model=BatchNormPlan(), objective=Proximal
     ("workers", "changes"),
     [
         (2, {"rule": Asking(CRF())}),
-        (3, {"model": DropoutPlan(), "rule": Asking(Krum())}),
+        pytest.param(3, {"model": DropoutPlan(), "rule": Asking(Krum())}, marks=pytest.mark.slow),
         (2, {"model": HalvedPlan()}),
-        (2, {"rule": FLTrust(10), "clients_per_round": 2}),
+        pytest.param(2, {"rule": FLTrust(10), "clients_per_round": 2}, marks=pytest.mark.slow),
         (
             2,
             {
