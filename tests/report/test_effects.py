@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedcrf.crf import Energy, Field, LinearPart, Observation, Posterior
+from fedcrf.crf import Energy, Field, LinearPart, Observation, Posterior, RobustCRF
 from fedcrf.report.effects import LEAST, Effects, effects_of
 from fedcrf.report.explanation import (
     causes_of,
@@ -348,6 +348,25 @@ def test_several_causes_are_told_in_the_order_of_their_effect() -> None:
     assert first.factor("opposition") == pytest.approx(left ** (5 / 7), rel=2e-3)
     assert first.factor("norm") == pytest.approx(left ** (2 / 7), rel=2e-3)
     assert phrases(second) == ["reported no residual loss, which counts neither for nor against it"]
+
+
+@pytest.mark.parametrize(
+    ("shares", "rule", "said"),
+    [
+        ([0.8, 0.2], ROBUST, True),
+        ([0.8, 0.2], replace(ROBUST, counts="attested"), False),
+        ([0.5, 0.5], ROBUST, False),
+        ([0.2, 0.8], ROBUST, False),
+    ],
+)
+def test_who_claims_most_and_is_opposed_may_be_believed(
+    shares: list[float], rule: RobustCRF, said: bool
+) -> None:
+    opposed = QUIET | {"opposition": [1.25, 0.3], "opposed": [0.65, 0.0]}
+    record = by_hand(opposed, [0.5 * TRUSTED, TRUSTED])
+    first, second = causes_of(record.model_copy(update={"base_weight": shares}), rule)
+    assert any('counts = "attested"' in each for each in phrases(first)) == said
+    assert phrases(second) == []
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,10 @@ COUNTED, CLIP, VOTE, COPIES = "counted", "clip", "vote", "copies"
 REMEMBERED = "remembered"
 """The cause that earlier rounds are."""
 
+OPPOSITION, LARGEST = "opposition", "largest"
+"""The second stands behind the first for the client that claims the most examples: others oppose a
+large client, and a server may know that it is one."""
+
 WINDOW = "window"
 """Over how many rounds updates were averaged; earlier versions' records lack it."""
 
@@ -116,6 +120,11 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
     named = [
         _named(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
     ]
+    if isinstance(rule, RobustCRF) and rule.counts == "claimed":
+        largest = max(record.base_weight)
+        if record.base_weight.count(largest) == 1:
+            causes = named[record.base_weight.index(largest)]
+            causes += [LARGEST] if OPPOSITION in causes else []
     return Effects(
         values=values,
         medians=medians,
