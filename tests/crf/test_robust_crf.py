@@ -448,6 +448,27 @@ def test_without_the_model_it_is_taken_to_move_as_proposed():
         model, memory, given = model + told.coefficients @ rows, guessed.memory, told.memory
 
 
+@pytest.mark.parametrize(
+    "form",
+    [
+        np.float32,
+        np.float64,
+        lambda model: [model[:7], model[7:]],
+        lambda model: torch.from_numpy(model.astype(np.float32)),
+    ],
+    ids=["that of an update", "other dtype", "other layers", "other framework"],
+)
+def test_the_form_of_the_model_changes_no_bit(form):
+    rows = np.stack([update(client, np.zeros(D), 0) for client in range(5)]).astype(np.float32)
+    first, memory = np.arange(D, dtype=np.float64), None
+    for model in (first, first + 1.0):
+        told = SMALL.infer(rows, memory=memory, model=form(model))
+        memory = told.memory
+        [position, *sketches] = SMALL.sketches([[model], *([row] for row in rows)])
+        assert_array_equal(memory["positions"][-1], position)
+        assert_array_equal(memory["sketches"], np.float32(sketches))
+
+
 def test_a_model_that_stays_asks_nothing():
     rows = np.stack([update(client, np.zeros(D), 0) for client in range(5)])
     first = SMALL.infer(rows, model=np.ones(D))

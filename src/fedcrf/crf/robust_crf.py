@@ -235,15 +235,16 @@ class RobustCRF(Settings):
         """
         layers = as_layers(updates)
         counts = np.ones(len(layers)) if num_examples is None else num_examples
-        position = None
-        if model is not None:
+        if model is None:
+            sketches, position = self.sketches(layers), None
+        else:
             start, _ = model_layers(model)
             if num_numbers(start) != num_numbers(layers[0]):
                 raise FedcrfError(
                     f"the model has {num_numbers(start)} numbers, an update "
                     f"{num_numbers(layers[0])}: give the model that the updates start from"
                 )
-            (position,) = self.sketches([start])
+            sketches, position = self._sketched_with(layers, start)
             if not np.isfinite(position).all():
                 raise FedcrfError(
                     "the model is not finite: give the model that the updates start from"
@@ -251,7 +252,7 @@ class RobustCRF(Settings):
         return self.infer_from_statistics(
             update_statistics(layers),
             counts,
-            self.sketches(layers),
+            sketches,
             position=position,
             clients=clients,
             memory=memory,
@@ -261,6 +262,17 @@ class RobustCRF(Settings):
     def sketches(self, clients: Sequence[Layers]) -> Matrix:
         """Return (m, sketch_size) sketches of vectors, of updates or of models."""
         return sketch(clients, self.sketch_size, self.sketch_seed or 0)
+
+    def _sketched_with(self, vectors: Sequence[Layers], other: Layers) -> tuple[Matrix, Vector]:
+        """Return the sketches of vectors and of another one: from one pass where all are alike."""
+        forms = [
+            [(layer.shape, layer.dtype, layer.device) for layer in each]
+            for each in (vectors[0], other)
+        ]
+        if forms[0] == forms[1]:
+            rows = self.sketches([*vectors, other])
+            return rows[:-1], rows[-1]
+        return self.sketches(vectors), self.sketches([other])[0]
 
     def infer_from_statistics(
         self,
