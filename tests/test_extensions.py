@@ -311,7 +311,9 @@ def test_an_attack_that_fails_is_named(
         "run", "--methods", "./mine.py:Strict", "--attack", "./mine.py:Forgetful", "--attackers", 1,
         "--seeds", 0, "--rounds", 1, "--jobs", 1, "-o", tmp_path / "run", cwd=home,
     )  # fmt: skip
-    said = "attack Forgetful failed in round 1 (AttributeError: 'NoneType' object has no attribute"
+    said = (
+        "attack Forgetful failed in round 1 (TypeError: its updates are a NoneType: return floats"
+    )
     assert said in done.err
     shown = command_line("show", tmp_path / "run", cwd=home)
     assert (shown.rc, shown.err) == (0, "")

@@ -14,7 +14,13 @@ import torch
 from experiments.runs import carry_out, record, small_spec, snapshot
 from fedcrf import FedcrfError
 from fedcrf.data import load_dataset
-from fedcrf.experiments.grid import CellFinished, RoundFinished, Workplace, run_grids
+from fedcrf.experiments.grid import (
+    CellFinished,
+    CellStarted,
+    RoundFinished,
+    Workplace,
+    run_grids,
+)
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.results import read_results, table, write_results
 from fedcrf.experiments.spec import RunSpec, resolve
@@ -377,6 +383,35 @@ def begun(folder: Path, rounds: int, *, always: bool) -> CellStore:
         for state, record in islice(whole.steps(whole.start()), rounds):
             store.append(state, record)
     return store
+
+
+def test_a_stopped_cell_goes_on_under_its_own_description_alone(tmp_path: Path) -> None:
+    Store(tmp_path).write(THIN)
+    begun(tmp_path, 4, always=True)
+    training = {**THIN.describe()["training"], "worker_momentum": 0.5}
+    edited = resolve(THIN.describe(), {"training": training})
+    Store(tmp_path).write(edited)  # as by hand
+    before = snapshot(tmp_path / "cells")
+    _, failed = carry_out(edited, tmp_path)
+    assert "of another description (training.worker_momentum is 0.9 there, 0.5 here)" in (
+        failed[0].reason
+    )
+    assert "put run.toml back as it was" in failed[0].reason
+    assert read_results(Store(tmp_path)).cells[0].damage == failed[0].reason
+    assert find_rounds(tmp_path, None, None).damage == failed[0].reason
+    after = snapshot(tmp_path / "cells")
+    assert {name: after[name] for name in before if not name.endswith(".lock")} == {
+        name: each for name, each in before.items() if not name.endswith(".lock")
+    }
+    Store(tmp_path).write(THIN)
+    log, failed = carry_out(THIN, tmp_path)
+    assert (failed, log.of(CellStarted)[0].rounds_done) == ([], 4)
+
+
+def test_an_empty_description_is_no_run(tmp_path: Path) -> None:
+    (tmp_path / "run.toml").write_text("")
+    with pytest.raises(FedcrfError, match=r"run\.toml is empty: put it back as it was"):
+        Store(tmp_path).read()
 
 
 @pytest.mark.parametrize("always", [True, False], ids=["long rounds", "short rounds"])

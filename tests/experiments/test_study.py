@@ -13,7 +13,7 @@ from fedcrf.experiments.analysis.conditions import sweep_table, write_sweep
 from fedcrf.experiments.analysis.tables import UNDER_ATTACK
 from fedcrf.experiments.grid import Workplace, run_grids
 from fedcrf.experiments.results import table
-from fedcrf.experiments.study import Axis, Study, parse_axis
+from fedcrf.experiments.study import Axis, Study, parse_axis, setting_folder, value_text
 from fedcrf.rules import Adam
 
 SMALL = {
@@ -46,6 +46,27 @@ def test_an_axis_is_read_as_toml(text: str, values: tuple[Any, ...]) -> None:
 def test_what_is_no_axis(text: str) -> None:
     with pytest.raises(FedcrfError, match=r"write --over section\.key=value,value"):
         parse_axis(text)
+
+
+def test_a_number_is_one_value_however_it_is_written() -> None:
+    values = [value for value, _ in parse_axis("rules.crf.bandwidth=1,1.0,0.1,0.10").layers]
+    assert values == [1, 0.1]
+    assert [value_text(each) for each in (0.1, 0.100000001)] == ["0.1", "0.100000001"]
+
+
+def test_a_path_on_an_axis_leads_out_of_no_folder() -> None:
+    paths = ("./mine.py:Mine", "../../mine.py:Mine", "/tmp/mine.py:Mine")
+    folders = [Path(setting_folder({"attack.name": path})) for path in paths]
+    assert [len(folder.parts) for folder in folders] == [1, 1, 1]
+    assert len({*folders}) == 3
+    assert all(folder.name.startswith("name=") for folder in folders)
+
+
+def test_settings_of_one_name_have_columns_of_their_own(tmp_path: Path) -> None:
+    axes = (parse_axis("training.learning_rate=0.1"), parse_axis("server.learning_rate=1.0"))
+    sweep = Study(({**SMALL, "methods": ["fedavg+adam"]},), axes)
+    header = sweep_table(sweep, table(tmp_path, sweep)).header
+    assert header[:2] == ("training.learning_rate", "server.learning_rate")
 
 
 def test_a_key_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def test_a_count_counts_as_three_medians_where_nobody_responds_yet() -> None:
     effects = effects_of(record, rule)
     assert effects.factors["counted"] == pytest.approx([1.0] * 4 + [3 * 10 / 900])
     told = sentence(causes_of(record, rule)[4])
-    assert "only 0.03 of the examples it claims count" in told
+    assert "only 3.3 % of the examples it claims count" in told
     assert_factors_make_the_weights(record, effects)
 
 
@@ -251,15 +251,14 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             "crf-robust",
             {"norm": [0.7, 0.0]},
             0.02 * TRUSTED,
-            "longer than its examples and the others' spread explain (by 0.70, as a logarithm): "
-            "× 0.020",
+            "2.0 times as long as its examples and the others' spread explain: × 0.020",
         ),
         (
             "crf-robust",
             {"norm": [2.0, 0.0]},
             1e-7 * TRUSTED,
-            "longer than its examples and the others' spread explain (by 2.00 or more, as a "
-            "logarithm): × under 0.001",
+            "7.4 or more times as long as its examples and the others' spread explain: "
+            "× under 0.001",
         ),
         (
             "crf-robust",
@@ -277,10 +276,10 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             "crf-robust",
             {"goal_distance": [2.0, -2.0], "distant": [1.0, 0.0]},
             0.5 * TRUSTED,
-            "for its length it changes little as the model moves, as if its goal were much farther "
-            "away than others' (by +2.00, as a logarithm): × 0.50",
+            "for its length it changes little as the model moves, as if its goal were 7.4 times as "
+            "far away as others': × 0.50",
         ),
-        ("crf-robust", {"clip": [0.62, 1.0]}, TRUSTED, "update clipped to 0.62 of its length"),
+        ("crf-robust", {"clip": [0.62, 1.0]}, TRUSTED, "update clipped to 62 % of its length"),
         (
             "crf-robust",
             {"vote": [1 / 3, 1.0]},
@@ -342,7 +341,7 @@ def test_several_causes_are_told_in_the_order_of_their_effect() -> None:
     }  # fmt: skip
     record = by_hand(causes, [0.1 * TRUSTED, TRUSTED])
     first, second = causes_of(record, ROBUST)
-    starts = ["trusted clients oppose", "longer than", "its loss is", "update clipped"]
+    starts = ["trusted clients oppose", "1.1 times as", "its loss is", "update clipped"]
     assert [each.startswith(start) for each, start in zip(phrases(first), starts, strict=True)]
     left = 0.1 / math.exp(-0.3)  # energies of 4·0.5 and 8·0.1, so 5/7 and 2/7 of the logarithm
     assert first.factor("opposition") == pytest.approx(left ** (5 / 7), rel=2e-3)

@@ -95,7 +95,14 @@ class Scene:
         They are (d,) if all attackers send the same. Integer buffers, counts and everything else
         are those of the attackers' honest training.
         """
-        rows = np.broadcast_to(updates, (len(self.own), updates.shape[-1]))
+        shape, given = (len(self.own), len(self.position)), np.asarray(updates)
+        if given.dtype.kind not in "iuf" or given.shape not in (shape, (1, shape[1]), shape[1:]):
+            form = f"of shape {given.shape}" if given.ndim else f"a {type(updates).__name__}"
+            raise TypeError(
+                f"its updates are {form}: return floats of shape {shape}, or {shape[1:]} if all "
+                "are the same"
+            )
+        rows = np.broadcast_to(given, shape)
         return [
             replace(report, state=stepped_state(self.global_state, row, report.state))
             for report, row in zip(self.own, rows, strict=True)

@@ -380,7 +380,7 @@ def _failing(failed: list[CellFailed]) -> Iterator[None]:
         if not failed:
             raise
     if failed:
-        names = ", ".join(each.cell.name for each in failed)
+        names = ", ".join(dict.fromkeys(each.cell.name for each in failed))
         raise FedcrfError(f"{len(failed)} of the cells failed: {names}; {failed[0].reason}")
 
 

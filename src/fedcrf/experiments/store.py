@@ -5,7 +5,7 @@
     RUN/run.toml                     the whole resolved description
         partitions/seed-S.json       what each client holds
         cells/METHOD-seed-S/         a cell's folder
-            begun.json               by which code, until the cell is finished
+            begun.json               as what and by which code, until the cell is finished
             rounds.jsonl             one record an evaluated round, appended
             checkpoint.pt            to go on from; gone when the cell is finished
             model.pt                 the reported model, when the cell is finished
@@ -163,6 +163,9 @@ FILES = frozenset((BEGUN, ROUNDS, CHECKPOINT, MODEL, SUMMARY))
 ANEW = "move the cell's folder away to run it anew"
 """The mend where a cell's files are damaged."""
 
+PUT_BACK = "put run.toml back as it was, or choose another folder with --output"
+"""The mend where a cell's files are sound and of something else."""
+
 
 class CellSummary(Record):
     """The result of a finished cell. Accuracies are shares in [0, 1].
@@ -196,8 +199,9 @@ class CellSummary(Record):
 
 
 class Begun(Record):
-    """The code that a cell was begun by: behaviour numbers by part, and its provenance."""
+    """What a cell was begun as, and the code: behaviour numbers by part, and its provenance."""
 
+    description: dict[str, Any] | None = None  # None of an earlier version
     behaviour: dict[str, int]
     provenance: Provenance
 
@@ -320,13 +324,16 @@ class CellStore:
         try:
             summary, stale = self.summary(), self.stale(cell)
             if summary is not None:
-                of_data = fingerprint in (None, summary.fingerprint)
-                named = summary.method == cell.method.name and summary.seed == cell.seed
-                if not of_data or not named or cell_of(summary.description) != cell:
-                    other = f"{self.path} holds the result of another description or other data"
-                    raise FedcrfError(f"{other}: choose another folder with --output")
+                if fingerprint not in (None, summary.fingerprint):
+                    raise FedcrfError(f"{self.path} holds the result of other data: {PUT_BACK}")
+                self._check_same(cell, summary.description, "the result")
+                if (summary.method, summary.seed) != (cell.method.name, cell.seed):
+                    raise FedcrfError(f"{self.path / SUMMARY} is not that of this cell: {ANEW}")
             if stale:
                 return CellResult.of(cell, stale=stale)
+            begun = self._begun() if (self.path / CHECKPOINT).exists() else None
+            if summary is None and begun is not None:
+                self._check_same(cell, begun.description, "rounds")
             there = rounds_of(records)
             if damage is None and summary is not None and there != summary.rounds:
                 beside = f"the summary beside it speaks of {summary.rounds}: {ANEW}"
@@ -335,8 +342,20 @@ class CellStore:
             return CellResult.of(cell, damage=str(error))
         return CellResult.of(cell, records, damage=damage, summary=None if damage else summary)
 
+    def _check_same(self, cell: CellSpec, description: Options | None, what: str) -> None:
+        """Raise a `FedcrfError` where the cell's files were made by another description."""
+        if description is None or (there := cell_of(description)) == cell:
+            return
+        other = [
+            f"{key} is {was} there, {is_now} here"
+            for key, was, is_now in differences(there.describe(), cell.describe())
+        ]
+        raise FedcrfError(
+            f"{self.path} holds {what} of another description ({', '.join(other[:1])}): {PUT_BACK}"
+        )
+
     def _begun(self) -> Begun | None:
-        """Return the code that the cell was begun by; None where that is not known."""
+        """Return what the cell was begun as, and by which code; None where that is not known."""
         wrong = f"does not say by which code the cell was begun: {ANEW}"
         return read_record(Begun, self.path / BEGUN, wrong)
 
@@ -361,7 +380,11 @@ class CellStore:
         if state is not None:
             earlier = self._begun()
             origin = origin.after(None if earlier is None else earlier.provenance)
-        begun = Begun(behaviour=numbers(cell, origin.device), provenance=origin)
+        begun = Begun(
+            description=cell.describe(),
+            behaviour=numbers(cell, origin.device),
+            provenance=origin,
+        )
         write_text(self.path / BEGUN, begun.model_dump_json(indent=1) + "\n")
         return state, begun
 
@@ -494,7 +517,10 @@ class Store:
             names = ", ".join(store.path.name for store in self.runs_below())
             place = f"one of those in it: {names}" if names else "a run's folder"
             raise FedcrfError(f"{self.path} holds no run (no run.toml): name {place}")
-        return resolve(read_toml(described), reading=True)
+        description = read_toml(described)
+        if not description:
+            raise FedcrfError(f"{described} is empty: put it back as it was")
+        return resolve(description, reading=True)
 
     def cell(self, cell: CellSpec) -> CellStore:
         """Return the folder of a cell."""
@@ -768,8 +794,8 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
     there, here = earlier.describe_informed(), spec.describe_informed()
     for key, was, is_now in differences(_shared(there, here), _shared(here, there)):
         raise FedcrfError(
-            f"{place} is of another run ({key} is {was} there, {is_now} here): choose another "
-            "with --output"
+            f"{place} is of another run ({key} is {was} there, {is_now} here): move it away, or "
+            "choose another with --output"
         )
     return resolve(
         merge(earlier.describe(), spec.describe()),

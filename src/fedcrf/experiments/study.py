@@ -81,7 +81,7 @@ class Axis:
     @classmethod
     def of_setting(cls, key: str, values: Sequence[Any]) -> Axis:
         """Return the axis of a setting, by its key in a run file."""
-        different = {(type(value), value): value for value in values}  # True is 1
+        different = {(isinstance(value, bool), value): value for value in values}  # True is 1
         return cls(key, tuple((value, nested(key, value)) for value in different.values()))
 
     @property
@@ -92,7 +92,8 @@ class Axis:
 
 def setting_folder(at: Mapping[str, Any]) -> str:
     """Return the folder of a combination of settings, such as ``bandwidth=0.5,iterations=3``."""
-    return ",".join(f"{last_part(key)}={value_text(value, repr)}" for key, value in at.items())
+    parts = (f"{last_part(key)}={value_text(value, repr)}" for key, value in at.items())
+    return ",".join(parts).replace("/", "-")  # a path is a value too
 
 
 @dataclass(frozen=True)
@@ -204,7 +205,13 @@ def _current_key(key: str) -> str:
     return now
 
 
-def value_text(value: Any, number: Callable[[float], str] = "{:g}".format) -> str:
+def short_number(value: float) -> str:
+    """Return a number in six digits, in all that it has where these are another one."""
+    short = f"{value:g}"
+    return short if float(short) == value else repr(value)
+
+
+def value_text(value: Any, number: Callable[[float], str] = short_number) -> str:
     """Return a setting's value as it stands in tables and figures; ``number`` writes floats."""
     if isinstance(value, list | tuple):
         return "-".join(value_text(each, number) for each in value)
@@ -532,9 +539,17 @@ def _check(suite: Suite) -> None:
                 "underscores, the first no dot"
             )
     ideals = {name: each.ideal for name, each in conditions.items() if each.ideal is not None}
-    for each in (*itertools.chain(*suite.groups.values()), *ideals.values()):
-        if each not in conditions:
-            raise unknown_name("condition", each, conditions)
+    named = [(f"condition in group '{title}'", suite.groups[title]) for title in suite.groups]
+    named += [(f"ideal of condition '{name}'", (ideal,)) for name, ideal in ideals.items()]
+    for kind, names in named:
+        for each in names:
+            if each not in conditions:
+                raise unknown_name(kind, each, conditions)
+    titles = [each.title for each in conditions.values()]
+    choices = [each.casefold() for each in (*conditions, *suite.groups)]
+    for what, called in (("title of two conditions", titles), ("name of two choices", choices)):
+        if twice := [each for each in called if called.count(each) > 1]:
+            raise FedcrfError(f"'{twice[0]}' is the {what}: give each one of its own")
     for name, ideal in ideals.items():
         if ideal in (name, suite.quiet, *ideals):
             raise FedcrfError(

@@ -46,6 +46,9 @@ LARGEST_WRITTEN = 9999.0
 """Larger values are not written out. Where most norms are equal, the median deviation is about 0,
 and a deviation is a huge multiple of it."""
 
+LARGEST_LOGARITHM = 99.0
+"""Of larger values the exponential is not taken."""
+
 ALL_DIGITS = Context(prec=400)
 """Enough digits for any float."""
 
@@ -286,9 +289,12 @@ def phrases(causes: ClientCauses) -> list[str]:
         value, scale = causes.seen(cause), effects.scales.get(cause, Scale())
         number = _signed if cause in WORDS["signed"] else _number
         more = WORDS["or_more"] if value >= scale.limit else ""
+        times = math.exp(min(value, LARGEST_LOGARITHM))
         said = wording(words, value).format(
             cause=cause,
             value=number(scale.measured(value), 2) + more,
+            times=_number(times, 1) + more,
+            percent=_number(100.0 * value, 0 if value >= 0.1 else 1),
             median=number(causes.median(cause), 2),
             name=name,
             factor=_factor(causes.factor(cause)),
@@ -528,11 +534,12 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Course:
         store = Store(folder)
         cell = find_cell(store.read(), method, seed)
         place = store.cell(cell)
-        records, damage = place.sound_records()
+        records, _ = place.sound_records()
         summary, stale = None, ""
         with suppress(FedcrfError):  # the rounds are shown without it
             summary = place.summary()
             stale = place.stale(cell)
+        damage = place.look(cell, None).damage
         title = f"{cell.method.title}, seed {cell.seed}"
         found = Course(title, records, cell.rule, cell.seed, summary, damage, stale)
     if found.damage and not found.records:

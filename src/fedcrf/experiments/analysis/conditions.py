@@ -397,7 +397,11 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
         difference = "default" if folder == default_folder else difference_text(to_default)
         at = [*([method_title(method)] if named else []), *map(value_text, values[folder])]
         rows.append((*at, str(len(accuracy)), estimate_text(estimate(accuracy)), difference))
-    settings = [*(["method"] if named else []), *map(last_part, names)]
+    last = [last_part(name) for name in names]
+    called = [
+        part if last.count(part) == 1 else name for name, part in zip(names, last, strict=True)
+    ]
+    settings = [*(["method"] if named else []), *called]
     header = (*settings, "seeds", "test accuracy", "Δ to default [95 %]")
     title = f"{', '.join(map(method_title, methods))} over {', '.join(names)}"
     attacked = any(spec.threat is not None for _, spec in study.points)
