@@ -412,6 +412,10 @@ def test_an_empty_description_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("")
     with pytest.raises(FedcrfError, match=r"run\.toml is empty: put it back as it was"):
         Store(tmp_path).read()
+    (tmp_path / "run.toml").unlink()
+    (tmp_path / "cells").mkdir()
+    with pytest.raises(FedcrfError, match=r"has cells and no run\.toml: put it back as it was"):
+        Store(tmp_path).check(THIN)
 
 
 @pytest.mark.parametrize("always", [True, False], ids=["long rounds", "short rounds"])

@@ -231,9 +231,7 @@ def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
     except OSError as error:
         raise FedcrfError(f"{what} {path} cannot be read: {error.strerror}") from None
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise FedcrfError(
-            f"{what} {path} is not valid TOML ({error}): mend it, or move it away"
-        ) from None
+        raise FedcrfError(f"{what} {path} is not valid TOML ({error}): mend it") from None
 
 
 def merge(*layers: Options) -> dict[str, Any]:

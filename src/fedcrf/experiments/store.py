@@ -163,7 +163,7 @@ FILES = frozenset((BEGUN, ROUNDS, CHECKPOINT, MODEL, SUMMARY))
 ANEW = "move the cell's folder away to run it anew"
 """The mend where a cell's files are damaged."""
 
-PUT_BACK = "put run.toml back as it was, or choose another folder with --output"
+ANOTHER = "choose another folder with --output"
 """The mend where a cell's files are sound and of something else."""
 
 
@@ -325,14 +325,14 @@ class CellStore:
             summary, stale = self.summary(), self.stale(cell)
             if summary is not None:
                 if fingerprint not in (None, summary.fingerprint):
-                    raise FedcrfError(f"{self.path} holds the result of other data: {PUT_BACK}")
+                    raise FedcrfError(f"{self.path} holds the result of other data: {ANOTHER}")
                 self._check_same(cell, summary.description, "the result")
                 if (summary.method, summary.seed) != (cell.method.name, cell.seed):
                     raise FedcrfError(f"{self.path / SUMMARY} is not that of this cell: {ANEW}")
             if stale:
                 return CellResult.of(cell, stale=stale)
-            begun = self._begun() if (self.path / CHECKPOINT).exists() else None
-            if summary is None and begun is not None:
+            goes_on = summary is None and (self.path / CHECKPOINT).exists()
+            if goes_on and (begun := self._begun()) is not None:
                 self._check_same(cell, begun.description, "rounds")
             there = rounds_of(records)
             if damage is None and summary is not None and there != summary.rounds:
@@ -346,13 +346,11 @@ class CellStore:
         """Raise a `FedcrfError` where the cell's files were made by another description."""
         if description is None or (there := cell_of(description)) == cell:
             return
-        other = [
-            f"{key} is {was} there, {is_now} here"
-            for key, was, is_now in differences(there.describe(), cell.describe())
-        ]
-        raise FedcrfError(
-            f"{self.path} holds {what} of another description ({', '.join(other[:1])}): {PUT_BACK}"
-        )
+        said = f"{self.path} holds {what} of another description"
+        for key, was, is_now in differences(there.describe(), cell.describe()):
+            said += f" ({key} is {was} there, {is_now} here)"
+            break
+        raise FedcrfError(f"{said}: put run.toml back as it was, or {ANOTHER}")
 
     def _begun(self) -> Begun | None:
         """Return what the cell was begun as, and by which code; None where that is not known."""
@@ -543,6 +541,11 @@ class Store:
         """Return the description of this folder with the methods and seeds of another run added."""
         check_folder(self.path)
         if not (self.path / DESCRIPTION).exists():
+            if (self.path / "cells").is_dir():
+                raise FedcrfError(
+                    f"results folder {self.path} has cells and no {DESCRIPTION}: put it back as it "
+                    f"was, or {ANOTHER}"
+                )
             check_free(self.path, DESCRIPTION, "run")
             return spec
         there = read_toml(self.path / DESCRIPTION).get("rules", {})
