@@ -413,7 +413,7 @@ def test_an_empty_description_is_no_run(tmp_path: Path) -> None:
     with pytest.raises(FedcrfError, match=r"run\.toml is empty: put it back as it was"):
         Store(tmp_path).read()
     (tmp_path / "run.toml").unlink()
-    (tmp_path / "cells").mkdir()
+    begun(tmp_path, 4, always=True)
     with pytest.raises(FedcrfError, match=r"has cells and no run\.toml: put it back as it was"):
         Store(tmp_path).check(THIN)
 

@@ -541,7 +541,7 @@ class Store:
         """Return the description of this folder with the methods and seeds of another run added."""
         check_folder(self.path)
         if not (self.path / DESCRIPTION).exists():
-            if (self.path / "cells").is_dir():
+            if any(self.path.glob(f"cells/*/{ROUNDS}")):
                 raise FedcrfError(
                     f"results folder {self.path} has cells and no {DESCRIPTION}: put it back as it "
                     f"was, or {ANOTHER}"
