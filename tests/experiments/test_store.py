@@ -385,13 +385,31 @@ def begun(folder: Path, rounds: int, *, always: bool) -> CellStore:
     return store
 
 
+def rounds_kept(folder: Path) -> dict[str, Any]:
+    """Return the files of all cells but their locks."""
+    files = snapshot(folder / "cells")
+    return {name: each for name, each in files.items() if not name.endswith(LOCK_NAME)}
+
+
+def test_a_stale_cell_of_damaged_rounds_is_explained_with_both(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = finished / "cells" / "fedavg-seed-0" / "rounds.jsonl"
+    path.write_bytes(path.read_bytes() + b"rubbish\n")
+    monkeypatch.setattr("fedcrf.experiments.store.changes", lambda *_: ["the rule has changed"])
+    found = find_rounds(finished, "fedavg", 0)
+    assert (found.stale, len(found.records) > 0) == ("the rule has changed", True)
+    assert found.damage is not None
+    assert "is not a round's record" in found.damage
+
+
 def test_a_stopped_cell_goes_on_under_its_own_description_alone(tmp_path: Path) -> None:
     Store(tmp_path).write(THIN)
     begun(tmp_path, 4, always=True)
     training = {**THIN.describe()["training"], "worker_momentum": 0.5}
     edited = resolve(THIN.describe(), {"training": training})
     Store(tmp_path).write(edited)  # as by hand
-    before = snapshot(tmp_path / "cells")
+    before = rounds_kept(tmp_path)
     _, failed = carry_out(edited, tmp_path)
     assert "of another description (training.worker_momentum is 0.9 there, 0.5 here)" in (
         failed[0].reason
@@ -399,10 +417,7 @@ def test_a_stopped_cell_goes_on_under_its_own_description_alone(tmp_path: Path) 
     assert "put run.toml back as it was" in failed[0].reason
     assert read_results(Store(tmp_path)).cells[0].damage == failed[0].reason
     assert find_rounds(tmp_path, None, None).damage == failed[0].reason
-    after = snapshot(tmp_path / "cells")
-    assert {name: after[name] for name in before if not name.endswith(".lock")} == {
-        name: each for name, each in before.items() if not name.endswith(".lock")
-    }
+    assert rounds_kept(tmp_path) == before
     Store(tmp_path).write(THIN)
     log, failed = carry_out(THIN, tmp_path)
     assert (failed, log.of(CellStarted)[0].rounds_done) == ([], 4)

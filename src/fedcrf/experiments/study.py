@@ -223,6 +223,12 @@ def last_part(key: str) -> str:
     return key.rpartition(".")[2]
 
 
+def short_keys(keys: Sequence[str]) -> list[str]:
+    """Return what settings are called beside each other: in short, unless two would be alike."""
+    last = [last_part(key) for key in keys]
+    return [part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True)]
+
+
 @dataclass(frozen=True)
 class Condition:
     """What is wrong in a cell: an attack with its settings, or nothing."""

@@ -121,10 +121,10 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
         _named(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
     ]
     if isinstance(rule, RobustCRF) and rule.counts == "claimed":
-        largest = max(record.base_weight)
-        if record.base_weight.count(largest) == 1:
-            causes = named[record.base_weight.index(largest)]
-            causes += [LARGEST] if OPPOSITION in causes else []
+        shares = record.base_weight
+        most = [each for each, share in zip(named, shares, strict=True) if share == max(shares)]
+        if len(most) == 1 and OPPOSITION in most[0]:
+            most[0].append(LARGEST)
     return Effects(
         values=values,
         medians=medians,

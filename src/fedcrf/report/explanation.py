@@ -46,9 +46,6 @@ LARGEST_WRITTEN = 9999.0
 """Larger values are not written out. Where most norms are equal, the median deviation is about 0,
 and a deviation is a huge multiple of it."""
 
-LARGEST_LOGARITHM = 99.0
-"""Of larger values the exponential is not taken."""
-
 ALL_DIGITS = Context(prec=400)
 """Enough digits for any float."""
 
@@ -289,7 +286,7 @@ def phrases(causes: ClientCauses) -> list[str]:
         value, scale = causes.seen(cause), effects.scales.get(cause, Scale())
         number = _signed if cause in WORDS["signed"] else _number
         more = WORDS["or_more"] if value >= scale.limit else ""
-        times = math.exp(min(value, LARGEST_LOGARITHM))
+        times = math.exp(min(value, math.log(2 * LARGEST_WRITTEN)))
         said = wording(words, value).format(
             cause=cause,
             value=number(scale.measured(value), 2) + more,
@@ -534,12 +531,18 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Course:
         store = Store(folder)
         cell = find_cell(store.read(), method, seed)
         place = store.cell(cell)
-        records, _ = place.sound_records()
-        summary, stale = None, ""
-        with suppress(FedcrfError):  # the rounds are shown without it
-            summary = place.summary()
-            stale = place.stale(cell)
-        damage = place.look(cell, None).damage
+        looked = place.look(cell, None)
+        records, summary, damage, stale = (
+            looked.records,
+            looked.summary,
+            looked.damage,
+            looked.stale,
+        )
+        if damage or stale:  # what there is is shown all the same
+            records, broken = place.sound_records()
+            damage = damage or broken
+            with suppress(FedcrfError):
+                summary, stale = place.summary(), place.stale(cell)
         title = f"{cell.method.title}, seed {cell.seed}"
         found = Course(title, records, cell.rule, cell.seed, summary, damage, stale)
     if found.damage and not found.records:

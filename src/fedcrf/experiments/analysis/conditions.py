@@ -33,7 +33,7 @@ from fedcrf.experiments.analysis.tables import (
     write_tables,
 )
 from fedcrf.experiments.settings import folder_name, method_title
-from fedcrf.experiments.study import Study, Suite, last_part, value_text
+from fedcrf.experiments.study import Study, Suite, short_keys, value_text
 from fedcrf.simulation.records import RoundRecord
 
 ALL_CLIENTS: Mapping[str, str] = {
@@ -397,11 +397,7 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
         difference = "default" if folder == default_folder else difference_text(to_default)
         at = [*([method_title(method)] if named else []), *map(value_text, values[folder])]
         rows.append((*at, str(len(accuracy)), estimate_text(estimate(accuracy)), difference))
-    last = [last_part(name) for name in names]
-    called = [
-        part if last.count(part) == 1 else name for name, part in zip(names, last, strict=True)
-    ]
-    settings = [*(["method"] if named else []), *called]
+    settings = [*(["method"] if named else []), *short_keys(names)]
     header = (*settings, "seeds", "test accuracy", "Δ to default [95 %]")
     title = f"{', '.join(map(method_title, methods))} over {', '.join(names)}"
     attacked = any(spec.threat is not None for _, spec in study.points)
@@ -422,7 +418,8 @@ def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]
     for method in dict.fromkeys(results[results["complete"]]["method"]):
         grid = mean_grid(written[written["method"] == method], down, across)
         grid = grid.reindex(index=rows, columns=columns)
-        grid = grid.rename_axis(index=last_part(down), columns=last_part(across))
+        called = short_keys([down, across])
+        grid = grid.rename_axis(index=called[0], columns=called[1])
         title = f"{method_title(method)}: mean test accuracy"
         paths += save(
             heat_map_figure(grid, title, default), folder / f"heat-map-{folder_name(method)}"
