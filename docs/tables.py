@@ -10,7 +10,7 @@ import re
 import sys
 import textwrap
 import tomllib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 
@@ -51,7 +51,7 @@ from fedcrf.experiments.analysis.tables import (  # noqa: E402
 )
 from fedcrf.experiments.results import held, read_results, suite_cells  # noqa: E402
 from fedcrf.experiments.results import table as table_of  # noqa: E402
-from fedcrf.experiments.settings import method_title  # noqa: E402
+from fedcrf.experiments.settings import averaging_method, method_title  # noqa: E402
 from fedcrf.experiments.store import Store  # noqa: E402
 from fedcrf.experiments.study import read_suite  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402
@@ -483,11 +483,14 @@ def gain() -> str:
 PROTOCOLS = RESULTS / "protocols"
 
 
-def places_of(folder: Path, suite: str, dataset: str) -> list[Place]:
-    """Return the partitions of a published suite, at its small size where it has one."""
+def places_of(folder: Path, suite: str, dataset: str, *, changed: bool = False) -> list[Place]:
+    """Return the partitions of a published suite, at its small size where it has one.
+
+    ``changed`` is of one that was run with settings of its own.
+    """
     whole, store = read_suite(suite, dataset), Store(folder)
     shown = held(whole, whole.chosen(quick=whole.quick is not None, conditions=[], seeds=[]), store)
-    cells = suite_cells(shown, store)
+    cells = suite_cells(None if changed else shown, store)
     return [
         Place(shown, cells, partition, f"{folder.name.replace('-quick', '')}, {partition}")
         for partition in shown.partitions
@@ -533,27 +536,58 @@ JUDGED = {
 }
 """By folder the suites, with their data sets, on which the robust rule is judged."""
 
+WORLDS = {
+    "logistic": ("a linear classifier", "mnist-6000"),
+    "five-epochs": ("five epochs", "mnist-6000"),
+    "server-momentum": ("server momentum", "mnist-6000"),
+    "server-adam": ("FedAdam", "mnist-6000"),
+    "three-clients": ("three clients", "mnist-6000"),
+    "ten-of-a-hundred": ("ten of a hundred a round", "mnist-6000"),
+    "convolutions": ("convolutions", "mnist-6000"),
+    "cifar10": ("CIFAR-10", "cifar10-8000"),
+    "batch-norm": ("CIFAR-10, batch norm", "cifar10-8000"),
+}
+"""By folder the titles of further worlds, and their data sets in the suite of attacks."""
+
 FAIR = 0.25
 """A client whose weight is below this part of its FedAvg weight is accused."""
 
 
 def judged() -> str:
     """Return what the robust rule costs where nobody is wrong, and its worst case and FedAvg's."""
+    return judged_table(
+        (f"{suite}: {dataset}", RESULTS / "judged" / name, place)
+        for name, (suite, dataset) in JUDGED.items()
+        for place in places_of(RESULTS / "judged" / name, suite, dataset)
+    )
+
+
+def worlds() -> str:
+    """Return the same of the worlds that are unlike those that chose the rule."""
+    return judged_table(
+        (title, RESULTS / "judged" / name, place)
+        for name, (title, dataset) in WORLDS.items()
+        for place in places_of(RESULTS / "judged" / name, "attacks", dataset, changed=True)
+    )
+
+
+def judged_table(places: Iterable[tuple[str, Path, Place]]) -> str:
+    """Return a line for each place in a folder; FedAvg has the rule's server optimizer, if any."""
     rows = []
-    for name, (suite, dataset) in JUDGED.items():
-        folder = RESULTS / "judged" / name
-        for place in places_of(folder, suite, dataset):
-            quiet, baseline = place.suite.quiet, place.mean(place.suite.quiet, "fedavg")
-            rows.append(
-                (
-                    f"{suite}: {dataset}, {place.partition}",
-                    str(len(place.by_condition[quiet, "crf-robust"])),
-                    NO_NUMBER if baseline is None else f"{baseline.mean:.3f}",
-                    difference_text(place.difference(quiet, quiet, "crf-robust")),
-                    accused_text(Store(folder), place, "crf-robust"),
-                    *(worst_text(place, method) for method in ("fedavg", "crf-robust")),
-                )
+    for title, folder, place in places:
+        rule = next(name for name in place.own["method"] if name.startswith("crf-robust"))
+        plain, quiet = averaging_method(rule), place.suite.quiet
+        own, baseline = (place.by_condition[quiet, name]["accuracy"] for name in (rule, plain))
+        rows.append(
+            (
+                f"{title}, {place.partition}",
+                str(len(own)),
+                f"{baseline.mean():.3f}",
+                difference_text(paired_difference(own, baseline)),
+                accused_text(Store(folder), place, rule),
+                *(worst_text(place, method) for method in (plain, rule)),
             )
+        )
     header = (
         "place", "seeds", "nobody wrong: FedAvg", "CRF-robust, Δ [95 %]", "accused",
         "worst attack: FedAvg", "CRF-robust",
@@ -563,7 +597,7 @@ def judged() -> str:
 
 def worst_text(place: Place, method: str) -> str:
     """Return a method's worst case among what a place shows, and which attack that is."""
-    found = place.worst(groups_of(place.suite)["all shown"], method)
+    found = place.worst(groups_of(place.suite).get("all shown", ()), method)
     if found is None:
         return NO_NUMBER
     condition, least, _ = found
@@ -654,6 +688,7 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/protocols.md", "source"): source,
     ("docs/speed.md", "benchmarks"): speed,
     ("docs/what-was-tried.md", "judged"): judged,
+    ("docs/what-was-tried.md", "worlds"): worlds,
     ("results/README.md", "commands"): commands,
     ("results/README.md", "paper"): paper,
     ("results/README.md", "cifar"): cifar10,

@@ -138,6 +138,7 @@ class SlowRobust:
                 if c in self.history
                 else History(1, updates[c], model)
             )
+        held = {c: min(self.window, self.history[c].rounds) for c in present}
         mean = {c: self.history[c].update for c in present}
         norms = {c: norm(mean[c]) for c in present}
         alike = {(i, j): cosine(mean[i], mean[j]) for i in present for j in present}
@@ -155,7 +156,7 @@ class SlowRobust:
         start, energy = {}, {}
         silent = self._answers(present)
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
-        long = self._norms(present, norms, examples)
+        long = self._norms(held, norms, examples)
         few = self._few(present)
 
         def opposition(trust: dict) -> dict:
@@ -177,15 +178,15 @@ class SlowRobust:
         for c in present:
             start[c] = list(prior)
             if c in self.last:
-                stay = self.persistence ** (1 / self.window)
+                stay = self.persistence ** (1 / held[c])
                 start[c] = [
                     stay * b + (1 - stay) * p for b, p in zip(self.last[c], prior, strict=True)
                 ]
             energy[c] = [
                 -math.log(p + 1e-12)
-                + self.response_strength * q * silent[c] / self.window
-                + self.consistency_strength * q * turned[c] / self.window
-                + self.norm_strength * q * distant[c] / self.window
+                + self.response_strength * q * silent[c] / held[c]
+                + self.consistency_strength * q * turned[c] / held[c]
+                + self.norm_strength * q * distant[c] / held[c]
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
         belief, grown = dict(start), self._grown(present)
@@ -194,9 +195,9 @@ class SlowRobust:
             renewed = {}
             for i in present:
                 beyond, tolerated = against[i]
-                opposed = max(0.0, beyond - tolerated) / self.window
+                opposed = max(0.0, beyond - tolerated) / held[i]
                 clearly = 2 * beyond / tolerated - 1 if tolerated else float(beyond > 0)
-                heard = min(1.0, max(0.0, clearly, 2 * start[i][0] - 1, grown[i])) / self.window
+                heard = min(1.0, max(0.0, clearly, 2 * start[i][0] - 1, grown[i])) / held[i]
                 fresh = self._normalised(
                     [
                         math.exp(
@@ -227,7 +228,7 @@ class SlowRobust:
         after = list(model)
         for c in present:
             self.last[c] = belief[c]
-            most = self.clip * median(lengths.values()) * math.sqrt(self.window)
+            most = self.clip * median(lengths.values()) * math.sqrt(held[c])
             clip = min(1.0, most / lengths[c]) if lengths[c] else 1.0
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
@@ -279,16 +280,19 @@ class SlowRobust:
         held = [each for each in sized.values() if each]
         return believed, {c: each / median(held) if held else 0.0 for c, each in sized.items()}
 
-    def _norms(self, present: list, norms: dict, examples: dict) -> dict:
+    def _norms(self, held: dict, norms: dict, examples: dict) -> dict:
         z = {
             c: math.log(max(norms[c], 2.2250738585072014e-308))
             - self.norm_exponent * math.log(examples[c])
-            for c in present
+            for c in held
             if examples[c] > 0
         }
         middle, deviation = usual(z.values())
-        tolerated = self.tolerance * max(1, 4 * deviation) + math.log(self.window) / 2
-        return {c: min(2.0, max(0.0, z.get(c, middle) - middle - tolerated)) for c in present}
+        beyond = {
+            c: z.get(c, middle) - middle - self.tolerance * max(1, 4 * deviation) - math.log(k) / 2
+            for c, k in held.items()
+        }
+        return {c: min(2.0, max(0.0, each)) for c, each in beyond.items()}
 
     def _grown(self, present: list) -> dict:
         """How much longer each has become than the median has, in tolerances; 1 where it is new."""

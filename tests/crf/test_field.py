@@ -278,6 +278,8 @@ def test_a_label_stays_or_is_drawn_from_the_prior(window, stay):
     field = Field((0.0, 1.0), LogOddsPrior(0.0), persistence=0.64, iterations=0)
     seen = observe(updates(3), before=before, window=window)
     assert_allclose(field.infer(seen).marginals, found)
+    each = replace(seen, window=np.full(3, window))
+    assert_allclose(field.infer(each).marginals, found)
     assert_allclose(replace(field, persistence=0.0).infer(seen).marginals, 0.5)
 
 

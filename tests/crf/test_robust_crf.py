@@ -135,8 +135,10 @@ def test_windows_against_the_slow_version(rounds, counts):
         )
         given = dict(zip(clients, rows.tolist(), strict=True))
         counts = dict(zip(clients, counts_of(clients), strict=True))
-        lengths += set(found.causes["window"])
-        assert_allclose(lengths[-1], slow.window, rtol=1e-6)
+        before = {c: each.rounds for c, each in slow.history.items()}
+        held = [min(slow.window, 1 + before.get(c, 0)) for c in clients]
+        assert_allclose(found.causes["window"], held, rtol=1e-6)
+        lengths += held
         weights, _ = slow.round(model.tolist(), given, counts)
         assert_allclose(found.weights, [weights[c] for c in clients], atol=1e-5)
         assert_allclose(found.causes["curvature_response"], answers_of(slow, clients), atol=1e-5)
@@ -152,10 +154,26 @@ def test_windows_against_the_slow_version(rounds, counts):
 
 
 def test_a_window_is_no_longer_than_the_longest():
-    memory = {**SMALL.infer(np.eye(3, D)).memory, "window": np.array([9.0, 9.0, -1.0, 0.0, 0.0])}
+    window = np.array([9.0, 9.0, -1.0, 0.0, 0.0])
+    memory = {**SMALL.infer(np.eye(3, D)).memory, "window": window, "counts": np.array([9])}
     for longest in (1.0, 4.0):
         found = replace(SMALL, longest_window=longest).infer(np.eye(3, D), memory=memory)
         assert (found.causes["window"] == longest).all()
+
+
+def test_an_average_of_few_rounds_counts_as_so_many():
+    """In a window of ten a known attacker is in its tenth round, a newcomer in its first."""
+    window = np.array([10.0, 9.0, -1.0, 0.0, 0.0])
+    push = np.eye(1, D)[0]
+    rows = np.stack([push, push, push, -push])
+    memory = SMALL.infer(rows[:3], clients=[0, 1, 2]).memory
+    memory = {**memory, "window": window, "counts": np.array([9])}
+    new = SMALL.infer(rows, clients=[0, 1, 2, 3], memory=memory)
+    assert new.causes["window"].tolist() == [10.0, 10.0, 10.0, 1.0]
+    old = SMALL.infer(rows, clients=[0, 1, 2, 3]).memory
+    old = SMALL.infer(rows, memory={**old, "window": window, "counts": np.array([9])})
+    assert old.causes["window"].tolist() == [10.0] * 4
+    assert_allclose(10 * old.causes["opposed"][3], new.causes["opposed"][3], rtol=0.1)
 
 
 @pytest.mark.parametrize("length", [1.0, 2.5, 10.0])

@@ -80,8 +80,11 @@ class MeasuredEvidence(LinearPart):
         """Return what is measured; (m,), NaN where it is unknown. None where nothing can be."""
         return seen.measured.get(self.cause)
 
-    def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
-        """Return t, by what is known of the round, the median of x and its lower deviation δ."""
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> Vector | float:
+        """Return t, by what is known of the round, the median of x and its lower deviation δ.
+
+        It is one for all clients, or (m,).
+        """
         raise NotImplementedError
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
@@ -134,10 +137,11 @@ class NormEvidence(MeasuredEvidence):
         )
         return excess
 
-    def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
+    def threshold(self, seen: Observation, middle: float, deviation: float) -> Vector:
         """Return t; see `MeasuredEvidence.threshold`."""
         tolerated = max(self.tolerance, self.spread * deviation)
-        return tolerated + math.log(math.sqrt(seen.window))
+        longer = [math.log(each) for each in np.sqrt(np.atleast_1d(seen.window)).tolist()]
+        return tolerated + np.array(longer)
 
 
 @dataclass(frozen=True)
@@ -429,8 +433,8 @@ def median_and_lower_mad(values: Vector) -> tuple[float, float]:
     return middle, median_of_sorted((middle - below)[::-1])
 
 
-def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: float) -> Vector:
-    """Return (m,) s_i = min(1, longest / ‖u_i‖); NaN for a non-finite update."""
+def clip_factors(norms: Vector, finite: NDArray[np.bool_], longest: Vector | float) -> Vector:
+    """Return (m,) s_i = min(1, longest_i / ‖u_i‖); NaN for a non-finite update."""
     factors = np.where(finite, 1.0, np.nan)
     return np.divide(longest, norms, out=factors, where=finite & (norms > longest))
 

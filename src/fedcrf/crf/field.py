@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcrf.checks import Natural, Settings, Share, check_whole, checked_number, checked_share
 from fedcrf.crf.parts import (
@@ -115,7 +116,8 @@ class Field(Settings):
         prior = self.prior.prior(seen, labels)
         initial = prior.probabilities
         if seen.before is not None:
-            initial = transition(initial, seen.before, self.persistence, seen.window)
+            window = _by_rows(seen.window)
+            initial = transition(initial, seen.before, self.persistence, window)
         unary = unary_energy(initial)
         causes = dict(prior.causes)
         seen = replace(seen, initial=initial, measured={**seen.measured, **causes})
@@ -137,17 +139,24 @@ def _message(part: PairwisePart, seen: Observation, labels: Vector) -> Message:
     return lambda marginals: _of_a_round(message(marginals), part, seen.window)
 
 
-def _of_a_round(energy: Energy, part: object, window: float) -> Energy:
+def _by_rows(window: Vector | float) -> Matrix | float:
+    """Return windows as they stand beside the (m, L) energies."""
+    return window[:, None] if isinstance(window, np.ndarray) else window
+
+
+def _of_a_round(energy: Energy, part: object, window: Vector | float) -> Energy:
     """Return an energy and its evidence, divided by the window's length k."""
-    if window == 1.0:
+    if not isinstance(window, np.ndarray) and window == 1.0:
         return energy
     causes = dict(energy.causes)
     if isinstance(part, LinearPart):
         causes[part.evidence] = causes[part.evidence] / window
-    return Energy(energy.values / window, causes)
+    return Energy(energy.values / _by_rows(window), causes)
 
 
-def transition(prior: Matrix, before: Matrix, persistence: float, window: float) -> Matrix:
+def transition(
+    prior: Matrix, before: Matrix, persistence: float, window: NDArray[np.float64] | float
+) -> Matrix:
     """Return P_t = s·Q_{t−1} + (1 − s)·P₀: a label stays, or is drawn from the prior.
 
     It is linear, so that expected labels can be given in the place of marginals.
@@ -157,7 +166,8 @@ def transition(prior: Matrix, before: Matrix, persistence: float, window: float)
         before: (m, L) marginals Q_{t−1} of the round in which a client last took part; NaN rows
             for new clients, whose P_t is P₀.
         persistence: The probability that a label stays over a window.
-        window: k, the rounds of a window; in each a label stays with s = persistence^{1/k}.
+        window: k, the rounds of a window, or what broadcasts to the marginals; in each a label
+            stays with s = persistence^{1/k}.
 
     Returns:
         (m, L) probabilities of the labels before a round's evidence.

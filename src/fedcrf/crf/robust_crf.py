@@ -102,8 +102,8 @@ class RobustCRF(Settings):
         prior_log_odds: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the probability that a client's label stays.
         longest_window: The most rounds over which updates are averaged before they are looked at.
-        clip: The norm to which updates are clipped, in median norms; √k times as many in a window
-            of k rounds.
+        clip: The norm to which updates are clipped, in median norms; √k times as many where k
+            rounds are averaged.
         counts: How counts of examples are believed. "attested": in full. "claimed": of a client
             that responds, up to three times what the length of its update supports: honest updates
             grow as n^0.7. Otherwise up to three medians. A client whose count is believed
@@ -138,6 +138,8 @@ class RobustCRF(Settings):
     """
 
     behaviour: ClassVar[int] = 6
+    behaviour_absent: ClassVar[int] = 2
+    """The number of what differs where some clients are absent from a round."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
         name: said for said, names in GONE.items() for name in names.split()
@@ -184,13 +186,13 @@ class RobustCRF(Settings):
         """The share of the median client's response that is expected of each."""
         return max(0.0, 1.0 - 0.75 * self.tolerance)
 
-    def prior_label(self, remembered: Vector, window: float = 1.0) -> Vector:
+    def prior_label(self, remembered: Vector, window: Vector | float = 1.0) -> Vector:
         """Return p_i = s·E_Q[q] + (1 − s)·p₀, the expected label before a round's evidence.
 
         Args:
             remembered: (m,) expected labels E_Q[q] when the clients last took part, the cause of
                 this name; NaN for a new client, whose p_i is p₀.
-            window: k, the cause of this name; in its place s is s^{1/k}.
+            window: (m,) k_i, the cause of this name; in its place s is s^{1/k_i}.
         """
         unknown = np.asarray(self.unknown_label)
         return transition(unknown, remembered, self.persistence, window)
@@ -320,6 +322,8 @@ class RobustCRF(Settings):
         rounded = as_remembered(sketches).astype(np.float64)
         rounded[~finite] = np.nan
         averages = recalled.after(rounded, start, window.length)
+        # A client that has seldom taken part has no more news in its average than rounds.
+        lengths = averages.lengths(window.length)
 
         # Look at the round, and infer.
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
@@ -338,7 +342,7 @@ class RobustCRF(Settings):
                 before=beliefs,
                 credit=credit,
                 sizes=sizes,
-                window=window.length,
+                window=lengths,
             )
         )
 
@@ -349,7 +353,7 @@ class RobustCRF(Settings):
         weights, fell_back, share, kept_reason = trusted_weights(
             base, trust, self.unknown_label, self.trust_floor
         )
-        longest = self.clip * median(statistics.norms[finite]) * math.sqrt(window.length)
+        longest = self.clip * median(statistics.norms[finite]) * np.sqrt(lengths)
         clip = clip_factors(statistics.norms, finite, longest)
 
         # Remember.
@@ -381,7 +385,7 @@ class RobustCRF(Settings):
                 "remembered": remembered,
                 "clip": clip,
                 "copies": copies,
-                "window": np.where(finite, window.length, np.nan),
+                "window": np.where(finite, lengths, np.nan),
                 **self._counted_parts(claimed, counted),
                 **(reported.causes if reported is not None and evidence else {}),
             },

@@ -110,6 +110,11 @@ class Averages:
     counts: NDArray[np.int64]
     path_of: NDArray[np.int64]
 
+    def lengths(self, window: float) -> Vector | float:
+        """Return (m,) how many of a window's k rounds each client's average holds; k if all do."""
+        held = np.minimum(window, self.counts)
+        return window if (held == window).all() else held[self.path_of]
+
     @cached_property
     def change(self) -> Matrix:
         """(m, s) U − V."""

@@ -188,7 +188,7 @@ def _of_the_field(
 ) -> dict[str, Vector]:
     """Return the factors of what is remembered and of this round's evidence."""
     new = np.full(len(expected_label), np.nan)
-    length = float(np.fmax.reduce(seen.get(WINDOW, new), initial=1.0))
+    length = np.fmax(seen.get(WINDOW, new), 1.0)
     prior, unknown = (
         np.maximum(rule.prior_label(each, length), TINY)
         for each in (seen.get(REMEMBERED, new), np.array(np.nan))
