@@ -95,6 +95,18 @@ def test_a_partition_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert provenance.changes(cell, {}, "cpu") == [said]
 
 
+@pytest.mark.parametrize(("each_round", "said"), [(None, []), (3, [" where clients are absent"])])
+def test_what_differs_where_clients_are_absent_has_its_number(
+    each_round: int | None, said: list[str]
+) -> None:
+    spec = small_spec(methods=["crf-robust"], rounds={"clients_per_round": each_round})
+    numbers = provenance.numbers(spec.cells()[0], "cpu")
+    kept = {part: number for part, number in numbers.items() if part != "absence"}
+    assert provenance.changes(spec.cells()[0], kept, "cpu") == [
+        f"rule crf-robust{where} has behaviour 2 now and had 1" for where in said
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "device", "trainer"),
     [
