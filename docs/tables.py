@@ -543,6 +543,7 @@ WORLDS = {
     "server-adam": ("FedAdam", "mnist-6000"),
     "three-clients": ("three clients", "mnist-6000"),
     "ten-of-a-hundred": ("ten of a hundred a round", "mnist-6000"),
+    "ten-of-thirty": ("ten of thirty a round", "mnist-6000"),
     "convolutions": ("convolutions", "mnist-6000"),
     "cifar10": ("CIFAR-10", "cifar10-8000"),
     "batch-norm": ("CIFAR-10, batch norm", "cifar10-8000"),
