@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import Natural, Settings, Share, check_whole, checked_number, checked_share
 from fedcrf.crf.parts import (
@@ -154,9 +153,7 @@ def _of_a_round(energy: Energy, part: object, window: Vector | float) -> Energy:
     return Energy(energy.values / _by_rows(window), causes)
 
 
-def transition(
-    prior: Matrix, before: Matrix, persistence: float, window: NDArray[np.float64] | float
-) -> Matrix:
+def transition(prior: Matrix, before: Matrix, persistence: float, window: Matrix | float) -> Matrix:
     """Return P_t = s·Q_{t−1} + (1 − s)·P₀: a label stays, or is drawn from the prior.
 
     It is linear, so that expected labels can be given in the place of marginals.
