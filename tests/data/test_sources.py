@@ -209,6 +209,27 @@ def test_which_files_are_held_out(
         assert np.array_equal(held_out.images[0, 0], grey[files.index(taken)])
 
 
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["train-00000-of-00002", "train-00001-of-00002-0af3"], None),
+        (["train-00000-of-00002"], "1 of 2 files of train; copy train-00001-of-00002.parquet"),
+        (
+            ["train", "test-00002-of-00003"],
+            "1 of 3 files of test; copy test-00000-of-00003.parquet",
+        ),
+        (["train", "other-00001-of-00002"], None),
+    ],
+)
+def test_a_part_of_a_data_set_is_refused(
+    write_parquet: WriteParquet, grey: np.ndarray, files: list[str], message: str | None
+) -> None:
+    for file in files:
+        data = write_parquet("mine", f"{file}.parquet", grey, LABELS)
+    with nullcontext() if message is None else pytest.raises(FedcrfError, match=message):
+        load_dataset("mine", data_dir=data)
+
+
 # Which columns
 
 

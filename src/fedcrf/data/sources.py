@@ -26,6 +26,8 @@ from fedcrf.extensions import find, installed, is_outside
 DATA_VARIABLE = "FEDCRF_DATA"
 
 _HUB_NAME = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+_PART = re.compile(r"(.*)-(\d+)-of-(\d+)(-\w+)?\.parquet")
+"""The hub's name of a file: its split, its number from 0, of how many, at times a hash."""
 _DIGITS_HELD_OUT = 360
 
 _HELD_OUT_SPLITS = ("test", "validation", "valid", "val")
@@ -260,12 +262,28 @@ def _local_copy(name: str, data_dir: Path, source: HubSource) -> HubSource:
         )
         if train[1]:
             first = [(split, paths) for split, paths in held_out if paths][:1]
+            _check_parts(name, [*train[1], *(path for _, paths in first for path in paths)])
             return replace(source, files=dict([train, *first]))
     looked_in = " or ".join(f"'{folder}'" for folder in folders)
     raise FedcrfError(
         f"data set '{name}': there is no train*.parquet in {looked_in}; put "
         f"its Parquet files there, or unset --data-dir and {DATA_VARIABLE} to use the hub."
     )
+
+
+def _check_parts(name: str, files: Sequence[Path]) -> None:
+    """Refuse a data set of which a part is missing, by the hub's names: ``…-00000-of-00002…``."""
+    there: dict[tuple[Path, str, int], set[int]] = {}
+    for file in files:
+        if part := _PART.match(file.name):
+            split, number, count = part[1], int(part[2]), int(part[3])
+            there.setdefault((file.parent, split, count), set()).add(number)
+    for (folder, split, count), numbers in there.items():
+        if missing := sorted(set(range(count)) - numbers):
+            raise FedcrfError(
+                f"data set '{name}': '{folder}' has {len(numbers)} of {count} files of {split}; "
+                f"copy {split}-{missing[0]:05}-of-{count:05}.parquet there too."
+            )
 
 
 def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset:
