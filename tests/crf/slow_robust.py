@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -55,22 +55,30 @@ def reported_trust(
 class History:
     """A client's average updates and those of the model it started from; and the ones before."""
 
+    first: int
     rounds: int
     update: Vector
     position: Vector
     earlier_update: Vector | None = None
     earlier_position: Vector | None = None
 
-    def then(self, update: Vector, position: Vector, window: float) -> History:
-        """What it is a round later."""
-        share = 1 / min(window, self.rounds + 1)
-        before = 1 / min(window, self.rounds)
-        return History(
-            self.rounds + 1,
-            towards(self.update, update, share),
-            towards(self.position, position, share),
-            towards(self.earlier_update, self.update, before),
-            towards(self.earlier_position, self.position, before),
+    def held(self, window: float, number: int) -> float:
+        """How many of its rounds lie in a window that ends with round ``number``."""
+        if self.rounds == 1:
+            return 1.0
+        return min(self.rounds, max(1.0, window * (self.rounds - 1) / (number - self.first)))
+
+    def then(self, update: Vector, position: Vector, window: float, number: int) -> History:
+        """What it is after round ``number``."""
+        after = replace(self, rounds=self.rounds + 1)
+        share = 1 / after.held(window, number)
+        before = 1 / min(after.held(window, number), self.rounds)
+        return replace(
+            after,
+            update=towards(self.update, update, share),
+            position=towards(self.position, position, share),
+            earlier_update=towards(self.earlier_update, self.update, before),
+            earlier_position=towards(self.earlier_position, self.position, before),
         )
 
 
@@ -115,6 +123,7 @@ class SlowRobust:
     last: dict[Any, list[float]] = field(default_factory=dict)
     history: dict[Any, History] = field(default_factory=dict)
     window: float = 1.0
+    number: int = 0
     middles: list[float] = field(default_factory=list)
     deviations: list[float] = field(default_factory=list)
     jumps: list[float] = field(default_factory=list)
@@ -132,13 +141,14 @@ class SlowRobust:
         """Return the weights of the clients, by identity, and the next model."""
         present = [c for c in updates if all(map(math.isfinite, updates[c]))]
         lengths = {c: norm(updates[c]) for c in present}
+        self.number += bool(present)
         for c in present:
             self.history[c] = (
-                self.history[c].then(updates[c], model, self.window)
+                self.history[c].then(updates[c], model, self.window, self.number)
                 if c in self.history
-                else History(1, updates[c], model)
+                else History(self.number, 1, updates[c], model)
             )
-        held = {c: min(self.window, self.history[c].rounds) for c in present}
+        held = {c: self.history[c].held(self.window, self.number) for c in present}
         mean = {c: self.history[c].update for c in present}
         norms = {c: norm(mean[c]) for c in present}
         alike = {(i, j): cosine(mean[i], mean[j]) for i in present for j in present}

@@ -135,11 +135,11 @@ def test_windows_against_the_slow_version(rounds, counts):
         )
         given = dict(zip(clients, rows.tolist(), strict=True))
         counts = dict(zip(clients, counts_of(clients), strict=True))
-        before = {c: each.rounds for c, each in slow.history.items()}
-        held = [min(slow.window, 1 + before.get(c, 0)) for c in clients]
+        window = slow.window
+        weights, _ = slow.round(model.tolist(), given, counts)
+        held = [slow.history[c].held(window, number + 1) for c in clients]
         assert_allclose(found.causes["window"], held, rtol=1e-6)
         lengths += held
-        weights, _ = slow.round(model.tolist(), given, counts)
         assert_allclose(found.weights, [weights[c] for c in clients], atol=1e-5)
         assert_allclose(found.causes["curvature_response"], answers_of(slow, clients), atol=1e-5)
         steady = [slow.steadiness.get(c, math.nan) for c in clients]
@@ -153,9 +153,13 @@ def test_windows_against_the_slow_version(rounds, counts):
     assert max(distant) > 0.1
 
 
+NINE_ROUNDS = {"counts": np.array([9]), "last": np.array([9])}
+"""A memory's path after nine rounds, beginning with the first."""
+
+
 def test_a_window_is_no_longer_than_the_longest():
     window = np.array([9.0, 9.0, -1.0, 0.0, 0.0])
-    memory = {**SMALL.infer(np.eye(3, D)).memory, "window": window, "counts": np.array([9])}
+    memory = {**SMALL.infer(np.eye(3, D)).memory, "window": window, **NINE_ROUNDS}
     for longest in (1.0, 4.0):
         found = replace(SMALL, longest_window=longest).infer(np.eye(3, D), memory=memory)
         assert (found.causes["window"] == longest).all()
@@ -167,13 +171,25 @@ def test_an_average_of_few_rounds_counts_as_so_many():
     push = np.eye(1, D)[0]
     rows = np.stack([push, push, push, -push])
     memory = SMALL.infer(rows[:3], clients=[0, 1, 2]).memory
-    memory = {**memory, "window": window, "counts": np.array([9])}
+    memory = {**memory, "window": window, **NINE_ROUNDS}
     new = SMALL.infer(rows, clients=[0, 1, 2, 3], memory=memory)
     assert new.causes["window"].tolist() == [10.0, 10.0, 10.0, 1.0]
     old = SMALL.infer(rows, clients=[0, 1, 2, 3]).memory
-    old = SMALL.infer(rows, memory={**old, "window": window, "counts": np.array([9])})
+    old = SMALL.infer(rows, memory={**old, "window": window, **NINE_ROUNDS})
     assert old.causes["window"].tolist() == [10.0] * 4
     assert_allclose(10 * old.causes["opposed"][3], new.causes["opposed"][3], rtol=0.1)
+
+
+@pytest.mark.parametrize(("rounds", "held"), [(4, 4.0), (7, 2.0), (10, 4 / 3), (31, 1.0)])
+def test_a_window_holds_few_rounds_of_a_client_that_is_often_absent(rounds, held):
+    """Clients 0 and 1 take part in every round, 2 and 3 in four, the last one among them."""
+    window, memory = np.array([4.0, 9.0, -1.0, 0.0, 0.0]), None
+    for number in range(rounds):
+        clients = range(2 if number % (rounds // 3) else 4)
+        given = None if memory is None else {**memory, "window": window}
+        found = SMALL.infer(np.eye(4, D)[clients], clients=clients, memory=given)
+        memory = found.memory
+    assert_allclose(found.causes["window"], [4.0, 4.0, held, held])
 
 
 @pytest.mark.parametrize("length", [1.0, 2.5, 10.0])
@@ -411,15 +427,17 @@ def test_a_memory_read_from_its_plain_arrays_is_the_same(most, hand_over, longes
 def of_earlier_versions(memory: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a memory as version 0.1 had it, and as rules without windows had it later."""
     longest = {"longest": np.ones(1)}
+    counted, first = ({name: memory[name] for name in memory if name not in each} for each in ADDED)
     return {
-        "0.1": {**{name: memory[name] for name in memory if name not in ADDED}, **longest},
+        "0.1": {**first, **longest},
         "without windows": {
-            **dict(memory),
+            **counted,
             "before": memory["before"][:, :0],
             "earlier": memory["earlier"][:, :0],
             **longest,
         },
-        "with the longest norm": {**dict(memory), **longest},
+        "with the longest norm": {**counted, **longest},
+        "without first rounds": counted,
     }
 
 

@@ -43,14 +43,15 @@ ARRAYS: Mapping[str, Plain] = {
     "positions": Plain(np.float64, "Ts"),
     "earlier": Plain(np.float64, "Ts"),
     "counts": Plain(np.int64, "T"),
+    "first": Plain(np.int64, "T"),
     "last": Plain(np.int64, "T"),
     "expected": Plain(np.float64, "s"),
     "window": Plain(np.float64, "5"),
 }
 """`ClientMemory` says what they are."""
 
-ADDED = ("before", "earlier", "counts", "last", "window")
-"""Those that memories of version 0.1 lack, which knows no windows."""
+ADDED = (("first",), ("first", "before", "earlier", "counts", "last", "window"))
+"""Those that earlier memories lack: of other builds of 1.0.0rc1, and of 0.1, without windows."""
 
 MOST_ROUNDS = 1 << 62
 """Larger numbers of rounds are no memory's: one more would not fit into 64 bits."""
@@ -82,11 +83,12 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             - beliefs: The marginals.
             - sketches: Of the recent averages of the clients' updates; see `fedcrf.crf.window`.
             - before: Of the averages before them; NaN after a client's first round.
-            - rounds: Each client's path, its row of the next four.
+            - rounds: Each client's path, its row of the next five.
             - positions: Sketches of the paths' recent averages, the longest ago first.
             - earlier: Of the averages before them; NaN after the first round.
             - counts: The rounds in which a path's clients took part.
-            - last: The number of the last of them among all rounds, from 1.
+            - first: The number of the first of them among all rounds, from 1.
+            - last: The number of the last of them.
             - expected: Sketch of the next global model, if nothing but the rule moves it.
             - window: The `Window` of the next round.
     """
@@ -122,7 +124,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             _check_settings(memory.arrays, new.arrays)
             return memory
         names = set(memory) - {"longest"}  # earlier versions had the longest norm
-        if names not in (set(ARRAYS), set(ARRAYS) - set(ADDED)):
+        if all(names != set(ARRAYS) - set(lacked) for lacked in ((), *ADDED)):
             odd = sorted(map(str, names ^ set(ARRAYS)))[0]
             raise FedcrfError(
                 f"the memory is of another rule ('{odd}' is in one of them only): "
@@ -193,12 +195,15 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         row_of = {client: row for row, client in enumerate(kept["clients"].tolist())}
         rows = np.array([row_of.get(client, NEW) for client in clients.tolist()], np.int64)
         paths, path_of = np.unique(_rows_at(kept["rounds"], rows, NEW), return_inverse=True)
+        number = 1 + int(kept["last"].max(initial=0))
         return _rows_at(kept["beliefs"], rows), Averages(
             updates=_rows_at(kept["sketches"], rows),
             before=_rows_at(kept["before"], rows),
             positions=_rows_at(kept["positions"], paths),
             earlier=_rows_at(kept["earlier"], paths),
             counts=_rows_at(kept["counts"], paths, 0),
+            first=_rows_at(kept["first"], paths, number),
+            number=number,
             path_of=path_of,
         )
 
@@ -224,7 +229,6 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
                 first.
         """
         kept = self.arrays
-        number = 1 + kept["last"].max(initial=0)
         new: dict[str, NDArray[Any]] = {
             "clients": clients,
             "beliefs": beliefs,
@@ -233,7 +237,8 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
             "positions": averages.positions,
             "earlier": averages.earlier,
             "counts": averages.counts,
-            "last": np.full_like(averages.counts, number),
+            "first": averages.first,
+            "last": np.full_like(averages.counts, averages.number),
         }
         absent, order = np.flatnonzero(self._absent(clients)), np.argsort(clients)
         room = max(0, most - len(clients))
@@ -311,6 +316,8 @@ def _of_today(arrays: dict[str, NDArray[Any]]) -> Arrays:
             "last": np.arange(1, 1 + paths),
             "window": np.array(Window()),
         }
+    if "first" not in arrays:  # nobody was ever absent, as far as is known
+        arrays["first"] = np.maximum(1, arrays["last"] - arrays["counts"] + 1)
     for name, like in (("before", "sketches"), ("earlier", "positions")):
         empty = arrays[name].ndim == 2 and not arrays[name].shape[1]
         if empty and arrays["window"].ravel()[:1] == 1.0:  # nothing was averaged
@@ -338,7 +345,7 @@ def _fit_together(arrays: Arrays, like: Arrays) -> bool:
 def _hold_values(arrays: Arrays) -> bool:
     """Return whether the numbers in plain arrays that fit together can be a memory's."""
     beliefs, rounds, window = arrays["beliefs"], arrays["rounds"], arrays["window"]
-    counted = np.stack([arrays["counts"], arrays["last"]])
+    counted = np.stack([arrays["counts"], arrays["first"], arrays["last"]])
     finite = ["sketches", "positions", "window"]
     if not arrays["layout"][3]:  # where the model is given, nothing reads what is expected of it
         finite.append("expected")
@@ -347,6 +354,7 @@ def _hold_values(arrays: Arrays) -> bool:
         and len(np.unique(arrays["clients"])) == len(rounds)
         and bool(((rounds >= 0) & (rounds < counted.shape[1])).all())
         and bool(((counted >= 1) & (counted <= MOST_ROUNDS)).all() and (beliefs >= 0).all())
+        and bool((counted[0] <= counted[2] - counted[1] + 1).all())
         and bool(window[0] >= 1 and (np.delete(window, 2) >= 0).all())
         and bool((np.abs(window) <= LARGEST_SKETCHED).all())
         and not np.isinf(arrays["before"]).any()

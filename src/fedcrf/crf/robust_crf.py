@@ -138,7 +138,7 @@ class RobustCRF(Settings):
     """
 
     behaviour: ClassVar[int] = 6
-    behaviour_absent: ClassVar[int] = 2
+    behaviour_absent: ClassVar[int] = 3
     """The number of what differs where some clients are absent from a round."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
@@ -322,14 +322,14 @@ class RobustCRF(Settings):
         rounded = as_remembered(sketches).astype(np.float64)
         rounded[~finite] = np.nan
         averages = recalled.after(rounded, start, window.length)
-        # A client that has seldom taken part has no more news in its average than rounds.
+        # A client that is often absent has fewer rounds in its average.
         lengths = averages.lengths(window.length)
 
         # Look at the round, and infer.
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = 1.0 if reported is None else reported.expected_label
         looked_at = statistics
-        if window.length > 1.0:
+        if np.any(lengths > 1.0):
             looked_at = replace(statistics, gram=averages.updates @ averages.updates.T)
         measured = self._compared(averages)
         response = measured[ResponseEvidence.cause]

@@ -11,6 +11,9 @@ update of a client:
 - U_n = U_{n−1} + (u_n − U_{n−1}) / min(k, n);
 - V_n = V_{n−1} + (U_{n−1} − V_{n−1}) / min(k, n − 1).
 
+A window spans k rounds of the federation. Of a client that took part in n − 1 of the e rounds since
+its first one, it holds k·(n − 1)/e rounds, 1 at least, which then takes the place of k above.
+
 The model that the client starts from is averaged by the same weights. Where updates are linear in
 the model, u = −H(w − w*), so are their averages, and U − V = −H times the difference of the model's
 two averages: the response to the model's steps is that of single updates, without their noise.
@@ -99,8 +102,10 @@ class Averages:
         before: (m, s) V of each client.
         positions: (T, s) the recent averages of the paths.
         earlier: (T, s) the averages before them.
-        counts: (T,) how many rounds are in them.
-        path_of: (m,) each client's row of the last three.
+        counts: (T,) n, the rounds in which a path's clients took part.
+        first: (T,) the number of the first of them among all rounds.
+        number: The number of this round.
+        path_of: (m,) each client's path.
     """
 
     updates: Matrix
@@ -108,12 +113,19 @@ class Averages:
     positions: Matrix
     earlier: Matrix
     counts: NDArray[np.int64]
+    first: NDArray[np.int64]
+    number: int
     path_of: NDArray[np.int64]
 
     def lengths(self, window: float) -> Vector | float:
-        """Return (m,) how many of a window's k rounds each client's average holds; k if all do."""
-        held = np.minimum(window, self.counts)
+        """Return (m,) how many rounds each client's average holds; k where all hold k."""
+        held = self._held(window, self.counts)
         return window if (held == window).all() else held[self.path_of]
+
+    def _held(self, window: float, counts: NDArray[np.int64]) -> Vector:
+        """Return (T,) the rounds that a window of k rounds holds of n = ``counts``."""
+        share = (counts - 1) / np.maximum(1, self.number - self.first)
+        return np.asarray(np.minimum(np.maximum(1.0, window * share), counts))
 
     @cached_property
     def change(self) -> Matrix:
@@ -149,14 +161,17 @@ class Averages:
             length: k.
         """
         counts = self.counts + 1
-        share = 1.0 / np.minimum(length, counts)
-        before = 1.0 / np.minimum(length, np.maximum(counts - 1, 1))
+        held = self._held(length, counts)
+        share = 1.0 / held
+        before = 1.0 / np.minimum(held, np.maximum(counts - 1, 1))
         return type(self)(
             updates=_towards(self.updates, sketches, share[self.path_of]),
             before=_towards(self.before, self.updates, before[self.path_of]),
             positions=_towards(self.positions, position, share),
             earlier=_towards(self.earlier, self.positions, before),
             counts=counts,
+            first=self.first,
+            number=self.number,
             path_of=self.path_of,
         )
 
