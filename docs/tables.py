@@ -537,18 +537,19 @@ JUDGED = {
 """By folder the suites, with their data sets, on which the robust rule is judged."""
 
 WORLDS = {
-    "logistic": ("a linear classifier", "mnist-6000"),
-    "five-epochs": ("five epochs", "mnist-6000"),
-    "server-momentum": ("server momentum", "mnist-6000"),
-    "server-adam": ("FedAdam", "mnist-6000"),
-    "three-clients": ("three clients", "mnist-6000"),
-    "ten-of-a-hundred": ("ten of a hundred a round", "mnist-6000"),
-    "ten-of-thirty": ("ten of thirty a round", "mnist-6000"),
-    "convolutions": ("convolutions", "mnist-6000"),
-    "cifar10": ("CIFAR-10", "cifar10-8000"),
-    "batch-norm": ("CIFAR-10, batch norm", "cifar10-8000"),
+    "logistic": ("a linear classifier", "attacks", "mnist-6000"),
+    "five-epochs": ("five epochs", "attacks", "mnist-6000"),
+    "server-momentum": ("server momentum", "attacks", "mnist-6000"),
+    "server-adam": ("FedAdam", "attacks", "mnist-6000"),
+    "three-clients": ("three clients", "attacks", "mnist-6000"),
+    "convolutions": ("convolutions", "attacks", "mnist-6000"),
+    "cifar10": ("CIFAR-10", "attacks", "cifar10-8000"),
+    "batch-norm": ("CIFAR-10, batch norm", "attacks", "cifar10-8000"),
+    "ten-of-a-hundred": ("ten of a hundred a round", "attacks", "mnist-6000"),
+    "ten-of-thirty": ("ten of thirty a round", "attacks", "mnist-6000"),
+    "six-of-thirteen": ("six of thirteen a round, mini-batches", "byzfl", "mnist"),
 }
-"""By folder the titles of further worlds, and their data sets in the suite of attacks."""
+"""By folder the titles of further worlds, with their suites and data sets."""
 
 FAIR = 0.25
 """A client whose weight is below this part of its FedAvg weight is accused."""
@@ -567,8 +568,8 @@ def worlds() -> str:
     """Return the same of the worlds that are unlike those that chose the rule."""
     return judged_table(
         (title, RESULTS / "judged" / name, place)
-        for name, (title, dataset) in WORLDS.items()
-        for place in places_of(RESULTS / "judged" / name, "attacks", dataset, changed=True)
+        for name, (title, suite, dataset) in WORLDS.items()
+        for place in places_of(RESULTS / "judged" / name, suite, dataset, changed=True)
     )
 
 

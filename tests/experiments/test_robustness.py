@@ -979,6 +979,14 @@ def test_rules_of_a_suite_of_one_s_own_are_told_too(
         (OWN.replace("[run]", "attackrs = 3\n[run]"), "unknown key 'attackrs': .*'attackers'"),
         (OWN + "atttacks = {}", r"unknown key in \[conditions\.1\] 'atttacks'.*'attacks'"),
         (OWN.replace('["flip"]', '["flop"]'), "unknown condition in group 'mine' 'flop'"),
+        (
+            OWN.replace("[run]", "[quick]\nconditions = ['flop']\n[run]"),
+            "unknown condition of suite mine 'flop'",
+        ),
+        (
+            OWN.replace("[run]", "[quick]\npartitions = ['flop']\n[run]"),
+            "unknown partition of suite mine 'flop'",
+        ),
         (OWN + 'ideal = "flop"', "unknown ideal of condition 'flip' 'flop'"),
         (OWN.replace('title = "flip"', 'title = "none"'), "'none' is the title of two conditions"),
         (OWN.replace('"mine" =', "Flip ="), "'flip' is the name of two choices"),

@@ -484,14 +484,14 @@ def read_suite(name: str, dataset: str | None = None) -> Suite:
     else:
         raise unknown_name("suite", name, SUITES)
     try:
-        suite = _parsed({**_packaged("shared"), **said})
+        suite = replace(_parsed({**_packaged("shared"), **said}), name=Path(name).stem)
         _check(suite)
     except FedcrfError as error:
         raise FedcrfError(f"suite {name}: {error}") from None
     dataset = next(iter(suite.datasets)) if dataset is None else dataset
     if dataset not in suite.datasets:
         raise unknown_name(f"data set of suite {name}", dataset, suite.datasets)
-    return replace(suite, name=Path(name).stem, dataset=dataset)
+    return replace(suite, dataset=dataset)
 
 
 def default_folder(suite: Suite, chosen: Suite) -> Path:
@@ -551,6 +551,8 @@ def _check(suite: Suite) -> None:
         for each in names:
             if each not in conditions:
                 raise unknown_name(kind, each, conditions)
+    if suite.quick is not None:
+        suite._of_parts(suite.quick.partitions, suite.quick.conditions)
     titles = [each.title for each in conditions.values()]
     choices = [each.casefold() for each in (*conditions, *suite.groups)]
     for what, called in (("title of two conditions", titles), ("name of two choices", choices)):

@@ -532,19 +532,20 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Course:
         cell = find_cell(store.read(), method, seed)
         place = store.cell(cell)
         looked = place.look(cell, None)
-        records, summary, damage, stale = (
+        if looked.damage or looked.stale:  # what there is is shown all the same
+            records, broken = place.sound_records()
+            looked = replace(looked, records=records, damage=looked.damage or broken)
+            with suppress(FedcrfError):
+                looked = replace(looked, summary=place.summary(), stale=place.stale(cell))
+        found = Course(
+            f"{looked.title}, seed {cell.seed}",
             looked.records,
+            cell.rule,
+            cell.seed,
             looked.summary,
             looked.damage,
             looked.stale,
         )
-        if damage or stale:  # what there is is shown all the same
-            records, broken = place.sound_records()
-            damage = damage or broken
-            with suppress(FedcrfError):
-                summary, stale = place.summary(), place.stale(cell)
-        title = f"{cell.method.title}, seed {cell.seed}"
-        found = Course(title, records, cell.rule, cell.seed, summary, damage, stale)
     if found.damage and not found.records:
         raise FedcrfError(found.damage)
     return found
