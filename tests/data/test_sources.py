@@ -219,6 +219,8 @@ def test_which_files_are_held_out(
             "1 of 3 files of test; copy test-00000-of-00003.parquet",
         ),
         (["train", "other-00001-of-00002"], None),
+        (["train-1-of-2", "train-2-of-2"], None),
+        (["train-0-of-99999999999"], "1 of 99999999999 files of train; copy train-00001-of-"),
     ],
 )
 def test_a_part_of_a_data_set_is_refused(

@@ -279,10 +279,11 @@ def _check_parts(name: str, files: Sequence[Path]) -> None:
             split, number, count = part[1], int(part[2]), int(part[3])
             there.setdefault((file.parent, split, count), set()).add(number)
     for (folder, split, count), numbers in there.items():
-        if missing := sorted(set(range(count)) - numbers):
+        if len(numbers) < count:
+            missing = next(number for number in range(count) if number not in numbers)
             raise FedcrfError(
                 f"data set '{name}': '{folder}' has {len(numbers)} of {count} files of {split}; "
-                f"copy {split}-{missing[0]:05}-of-{count:05}.parquet there too."
+                f"copy {split}-{missing:05}-of-{count:05}.parquet there too."
             )
 
 
