@@ -76,8 +76,12 @@ class Case:
     @property
     def numbers(self) -> list[int]:
         """The behaviour numbers of all that it depends on."""
-        absent = [each.behaviour_absent for each in self.of if hasattr(each, "behaviour_absent")]
-        return [*(each.behaviour for each in self.of), *(absent if self.absent else [])]
+        numbers = [each.behaviour for each in self.of]
+        if self.absent:
+            numbers += [
+                each.behaviour_absent for each in self.of if hasattr(each, "behaviour_absent")
+            ]
+        return numbers
 
     def computed(self) -> Outcome:
         """Return what it does, on one thread: two wait for each other beside other tests."""

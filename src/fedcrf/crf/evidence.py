@@ -140,6 +140,7 @@ class NormEvidence(MeasuredEvidence):
     def threshold(self, seen: Observation, middle: float, deviation: float) -> Vector:
         """Return t; see `MeasuredEvidence.threshold`."""
         tolerated = max(self.tolerance, self.spread * deviation)
+        # One by one: an array's logarithms may differ from a number's in the last bit.
         longer = [math.log(each) for each in np.sqrt(np.atleast_1d(seen.window)).tolist()]
         return tolerated + np.array(longer)
 
