@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -47,11 +48,19 @@ REST = 0.05
 """Seconds between turns: the threads of a linear algebra library that has just ended still spin."""
 
 
-def take_turns(works: Mapping[str, Callable[[], float]], turns: int) -> dict[str, Timing]:
-    """Have each measure itself once a turn, the first turn unheard; return them by name."""
+def take_turns(
+    works: Mapping[str, Callable[[], float]], turns: int, long: float = math.inf
+) -> dict[str, Timing]:
+    """Have each measure itself once a turn, the first turn unheard; return them by name.
+
+    What takes more than ``long`` seconds need not warm up: its unheard turn is its first one.
+    """
     found: dict[str, list[float]] = {name: [] for name in works}
-    for _ in range(turns + 1):
+    for turn in range(turns + 1):
         for name, work in works.items():
+            if turn == 1 and found[name][0] > long:
+                found[name] *= 2
+                continue
             time.sleep(REST)
             found[name].append(work())
     return {name: Timing(times[1:]) for name, times in found.items()}
@@ -59,4 +68,5 @@ def take_turns(works: Mapping[str, Callable[[], float]], turns: int) -> dict[str
 
 def time_again(works: Mapping[str, Callable[[], object]], turns: int) -> dict[str, Timing]:
     """Take turns in which the second call of each is timed, as `seconds_again` does."""
-    return take_turns({name: partial(seconds_again, work) for name, work in works.items()}, turns)
+    again = {name: partial(seconds_again, work) for name, work in works.items()}
+    return take_turns(again, turns, LONG)

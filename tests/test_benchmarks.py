@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -53,16 +54,21 @@ def test_a_contender_that_cannot_take_part_is_named_with_the_reason() -> None:
         Contender(Entry("nobody", "no_such_peer"), "mnist-mlp", 1)
 
 
-def test_turns_are_taken_one_after_the_other_and_the_first_is_not_counted() -> None:
+@pytest.mark.parametrize(
+    ("long", "calls", "heard"), [(math.inf, 4, [1.0, 1.0, 1.0]), (50.0, 3, [100.0, 1.0, 1.0])]
+)
+def test_turns_are_taken_one_after_the_other_and_a_short_first_is_not_counted(
+    long: float, calls: int, heard: list[float]
+) -> None:
     order: list[str] = []
 
     def work(name: str, seconds: float) -> float:
         order.append(name)
         return seconds * (100 if len(order) < 3 else 1)
 
-    timings = take_turns({"a": lambda: work("a", 1.0), "b": lambda: work("b", 3.0)}, 3)
-    assert order == ["a", "b"] * 4
-    assert timings["a"].seconds == [1.0] * 3
+    timings = take_turns({"a": lambda: work("a", 1.0), "b": lambda: work("b", 3.0)}, 3, long)
+    assert order == ["a", "b"] * calls
+    assert timings["a"].seconds == heard
     assert timings["b"].ratio(timings["a"]) == {"median": 3.0, "least": 3.0, "greatest": 3.0}
     assert Timing([1.0, 2.0, 4.0]).ratio(Timing([1.0, 1.0, 1.0]))["greatest"] == 4.0
 

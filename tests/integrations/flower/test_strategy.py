@@ -28,7 +28,7 @@ from fedcrf.crf import ClientCRF
 from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
-from fedcrf.integrations.flower.messages import FlowerReply
+from fedcrf.integrations.flower.messages import flower_replies
 from fedcrf.integrations.replies import (
     MOST_PARTITIONS,
     Identities,
@@ -457,6 +457,35 @@ def test_a_node_that_does_not_answer_is_named(caplog: pytest.LogCaptureFixture) 
     assert "Node 7 is excluded: it did not reply" in caplog.text
 
 
+class SuperLink(Nodes):
+    """Gives each message its id as it goes, and answers for node 2 under an id of its own."""
+
+    def send_and_receive(
+        self, messages: Iterable[Message], *, timeout: float | None = None
+    ) -> list[Message]:
+        for sent in messages:
+            sent.metadata.__dict__["_message_id"] = f"message {sent.metadata.dst_node_id}"
+        lost = failure(1, "Node Unavailable")
+        lost.metadata.reply_to_message_id = "message 2"
+        return [lost, *super().send_and_receive(messages, timeout=timeout)]
+
+
+def test_an_error_of_the_link_is_that_of_the_lost_node(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    nodes = {7: lambda _: reply(7, eval_acc=0.5), 2: lambda _: None, 3: lambda _: failure(3, "x")}
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        CRFAvg(record_to=tmp_path).start(SuperLink(nodes), arrays(MODEL), num_rounds=1)
+    (run,) = recorded_runs(tmp_path).values()
+    (record,) = run.records()
+    assert record.nodes == [7]
+    assert [(each.node, each.reason) for each in record.excluded_nodes or []] == [
+        (2, "failed, code 1: Node Unavailable"), (3, "failed, code 1: x"),
+    ]  # fmt: skip
+    assert caplog.text.count("Node 2 is excluded: it failed, code 1: Node Unavailable") == 2
+    assert "Node 1 " not in caplog.text
+
+
 def test_the_reasons_are_in_the_metrics() -> None:
     replies = [reply(node, partition_id=9 - node) for node in (1, 2, 4)]
     _, metrics = aggregated(CRFAvg(), replies)
@@ -503,7 +532,7 @@ def clients_of(
     """By node its client, and the client's number in figures, after a round."""
     replies = [reply(node, partition_id=each) for node, each in partitions.items()]
     usable, _ = train_replies(
-        map(FlowerReply, replies), [], MODEL, "num-examples", MetricNames(), needs_steps=False
+        flower_replies(replies, []), [], MODEL, "num-examples", MetricNames(), needs_steps=False
     )
     reports = client_reports(usable, identities, MetricNames())
     nodes, clients = [each.node for each in reports], [each.client for each in reports]

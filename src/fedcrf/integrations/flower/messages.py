@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from io import BytesIO
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, Message, Metadata, MetricRecord, RecordDict
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
@@ -63,14 +64,10 @@ def _as_array(tensor: NDArray[Any]) -> Array:
 
 @dataclass(frozen=True)
 class FlowerReply:
-    """A message, as `fedcrf.integrations.replies.Reply`."""
+    """A node's message, as `fedcrf.integrations.replies.Reply`."""
 
     message: Message
-
-    @property
-    def node(self) -> int:
-        """The node's id."""
-        return self.message.metadata.src_node_id
+    node: int
 
     @property
     def content(self) -> RecordDict:
@@ -91,6 +88,20 @@ class FlowerReply:
         if len(records) != 1:
             raise FedcrfError(f"sent {len(records)} array records instead of one")
         return as_state(records[0])
+
+
+def flower_replies(messages: Iterable[Message], sent: Iterable[Metadata]) -> Iterator[FlowerReply]:
+    """Yield messages as replies to those that were ``sent``.
+
+    Where a node is lost, Flower's SuperLink answers for it, under an id of its own.
+    """
+    asked = {each.message_id: each.dst_node_id for each in sent if each.message_id}
+    nodes = set(asked.values())
+    for message in messages:
+        node = message.metadata.src_node_id
+        if message.has_error() and node not in nodes:
+            node = asked.get(message.metadata.reply_to_message_id, node)
+        yield FlowerReply(message, node)
 
 
 def average_by_counts(contents: list[RecordDict], weighted_by: str) -> MetricRecord:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, TypedDict, Unpack
 
 import flwr
-from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import FedAvg, Result
 
@@ -25,10 +25,10 @@ from fedcrf.checks import (
 )
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.flower.messages import (
-    FlowerReply,
     as_record,
     as_state,
     average_by_counts,
+    flower_replies,
 )
 from fedcrf.integrations.replies import MetricNames
 from fedcrf.integrations.server import RuleServer
@@ -125,6 +125,7 @@ class RuleStrategy(Settings, FedAvg):
             read=as_state,
         )
         self.rule, self.metric_names = self._server.rule, self._server.metric_names
+        self._sent: list[Metadata] = []  # of the last messages; Flower gives them ids as they go
         if arguments.get("train_metrics_aggr_fn") is None:
             self.train_metrics_aggr_fn = average_by_counts
         if arguments.get("evaluate_metrics_aggr_fn") is None:
@@ -236,7 +237,8 @@ class RuleStrategy(Settings, FedAvg):
         """
         messages = list(messages)
         # Also where a run begins: strategies that wrap this one replace ``start``.
-        asked = [message.metadata.dst_node_id for message in messages]
+        self._sent = [message.metadata for message in messages]
+        asked = [each.dst_node_id for each in self._sent]
         self._server.begin_round(server_round, arrays, asked)
         return messages
 
@@ -257,7 +259,9 @@ class RuleStrategy(Settings, FedAvg):
                 "own configure_train ends with return self.begin_round(server_round, arrays, "
                 "messages)"
             )
-        decision, state = self._server.decide(map(FlowerReply, replies), self.weighted_by_key)
+        decision, state = self._server.decide(
+            flower_replies(replies, self._sent), self.weighted_by_key
+        )
         metrics = MetricRecord()
         if self.train_metrics_aggr_fn is average_by_counts:
             metrics.update(self._server.averaged(decision, self.weighted_by_key))
@@ -273,13 +277,17 @@ class RuleStrategy(Settings, FedAvg):
     ) -> Iterable[Message]:
         """Return the messages of ``FedAvg``."""
         number = server_round + self.rounds_before
-        return super().configure_evaluate(number, arrays, config, grid)
+        messages = list(super().configure_evaluate(number, arrays, config, grid))
+        self._sent = [message.metadata for message in messages]
+        return messages
 
     def aggregate_evaluate(
         self, server_round: int, replies: Iterable[Message]
     ) -> MetricRecord | None:
         """Return the averaged metrics of the usable evaluations; None without any."""
-        contents = self._server.evaluations(map(FlowerReply, replies), self.weighted_by_key)
+        contents = self._server.evaluations(
+            flower_replies(replies, self._sent), self.weighted_by_key
+        )
         if not contents:
             return None
         metrics = self.evaluate_metrics_aggr_fn(contents, self.weighted_by_key)
