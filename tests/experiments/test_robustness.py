@@ -1053,7 +1053,11 @@ def test_a_folder_of_something_else_is_left_alone(tmp_path: Path, log: Log) -> N
 def test_a_file_where_a_folder_should_be(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("a file")
     for path in (tmp_path / "file", tmp_path / "file" / "below"):
-        with pytest.raises(FedcrfError, match="file is a file; choose another with --output"):
+        with pytest.raises(
+            FedcrfError, match="file is a file; choose another folder with --output"
+        ):
             Store(path).check_suite()
-        with pytest.raises(FedcrfError, match="file is a file; choose another with --output"):
+        with pytest.raises(
+            FedcrfError, match="file is a file; choose another folder with --output"
+        ):
             Store(path).scores()

@@ -10,6 +10,7 @@ import pandas as pd
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.settings import method_title
+from fedcrf.experiments.store import ANOTHER
 from fedcrf.experiments.study import Axis, Study, read_suite
 
 SUITE, DATASET, PARTITION = "attacks", "digits", "alpha-0.5"
@@ -37,10 +38,7 @@ def demonstration(folder: Path) -> Study:
         FedcrfError: The folder is that of a run.
     """
     if (folder / "run.toml").exists():
-        raise FedcrfError(
-            f"{folder} holds a run, and the demonstration has several: choose another folder with "
-            "--output"
-        )
+        raise FedcrfError(f"{folder} holds a run, and the demonstration has several: {ANOTHER}")
     suite = read_suite(SUITE, DATASET)
     asked = {"methods": list(METHODS), "seeds": list(SEEDS)}
     attacked = ((name, suite.layer(condition)) for name, condition in ATTACKED.items())

@@ -72,7 +72,11 @@ R = TypeVar("R")
 LOCK_NAME = ".lock"
 
 
-def check_folder(path: Path, mend: str = "choose another with --output") -> None:
+ANOTHER = "choose another folder with --output"
+"""The mend where a folder or a cell's files are sound and of something else."""
+
+
+def check_folder(path: Path, mend: str = ANOTHER) -> None:
     """Raise a `FedcrfError` where a results folder is a file, or lies below one."""
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
@@ -83,10 +87,7 @@ def check_free(folder: Path, file: str, what: str) -> None:
     """Raise a `FedcrfError` where a folder lacks ``file`` and holds others: it is no ``what``."""
     ours = (LOCK_NAME, f".{file}.")  # and what a kill left half-written
     if folder.is_dir() and any(not entry.name.startswith(ours) for entry in folder.iterdir()):
-        raise FedcrfError(
-            f"results folder {folder} is not empty and holds no {what}: "
-            "choose another with --output"
-        )
+        raise FedcrfError(f"results folder {folder} is not empty and holds no {what}: {ANOTHER}")
 
 
 @contextmanager
@@ -98,12 +99,10 @@ def folder_lock(folder: Path, timeout: float = 0.5) -> Iterator[None]:
         held = FileLock(folder / LOCK_NAME, timeout=timeout).acquire()
     except Timeout:
         raise FedcrfError(
-            f"{folder} is being written by another process: wait for it, or choose another --output"
+            f"{folder} is being written by another process: wait for it, or {ANOTHER}"
         ) from None
     except OSError as error:
-        raise FedcrfError(
-            f"results folder {folder}: {error.strerror}; choose another with --output"
-        ) from None
+        raise FedcrfError(f"results folder {folder}: {error.strerror}; {ANOTHER}") from None
     with held:
         yield
 
@@ -162,9 +161,6 @@ FILES = frozenset((BEGUN, ROUNDS, CHECKPOINT, MODEL, SUMMARY))
 
 ANEW = "move the cell's folder away to run it anew"
 """The mend where a cell's files are damaged."""
-
-ANOTHER = "choose another folder with --output"
-"""The mend where a cell's files are sound and of something else."""
 
 
 class CellSummary(Record):
@@ -555,8 +551,7 @@ class Store:
             if gone:
                 raise FedcrfError(
                     f"results folder {self.path} is of an earlier version, with "
-                    f"rules.{name}.{gone[0]}, which is no setting any more: choose another with "
-                    "--output"
+                    f"rules.{name}.{gone[0]}, which is no setting any more: {ANOTHER}"
                 )
         return extended(self.read(), spec, f"results folder {self.path}")
 
@@ -570,7 +565,7 @@ class Store:
     def _of_other_data(self, whose: str, there: str, here: str) -> FedcrfError:
         return FedcrfError(
             f"results folder {self.path} is of other data ({whose}fingerprint {there} there, "
-            f"{here} here): choose another with --output"
+            f"{here} here): {ANOTHER}"
         )
 
     def write(self, spec: RunSpec) -> None:
@@ -652,7 +647,7 @@ class Store:
         if begun:
             raise FedcrfError(
                 f"results folder {self.path} holds no finished cells: run them, without --no-run, "
-                "or choose another with --output"
+                f"or {ANOTHER}"
             )
         check_free(self.path, SCORES, "cells of a suite")
 
@@ -798,7 +793,7 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
     for key, was, is_now in differences(_shared(there, here), _shared(here, there)):
         raise FedcrfError(
             f"{place} is of another run ({key} is {was} there, {is_now} here): move it away, or "
-            "choose another with --output"
+            f"{ANOTHER}"
         )
     return resolve(
         merge(earlier.describe(), spec.describe()),
