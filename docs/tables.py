@@ -25,6 +25,7 @@ from docs.ranks import means, rank_tables  # noqa: E402
 from examples.frameworks import OWN, runs_of  # noqa: E402
 from examples.least_weights import least_weights  # noqa: E402
 
+from fedcrf.errors import listed  # noqa: E402
 from fedcrf.experiments.analysis.conditions import Place, groups_of  # noqa: E402
 from fedcrf.experiments.analysis.figures import heat_map_figure, save  # noqa: E402
 from fedcrf.experiments.analysis.paper import (  # noqa: E402
@@ -348,18 +349,27 @@ def rounds_decide(cells: pd.DataFrame, runs: Sequence[str]) -> str:
     """Return how accuracy goes with when early stopping ends a run, and means before any end."""
     rho = cells["accuracy"].corr(cells["rounds"], "spearman")
     shared = int(cells["rounds"].min())
-    early: dict[str, list[float]] = {}
+    early: dict[str, dict[int, float]] = {}
     for each in (cell for run in runs for cell in read_results(Store(PAPER / run)).cells):
-        accuracies = [record.test.accuracy for record in each.records[:shared]]
-        early.setdefault(each.cell.method.name, []).extend(accuracies)
-    means = ", ".join(f"{method_title(name)} {np.mean(own):.3f}" for name, own in early.items())
+        if each.records:
+            accuracies = [record.test.accuracy for record in each.records[:shared]]
+            early.setdefault(each.cell.method.name, {})[each.cell.seed] = np.mean(accuracies)
+    seeds = sorted(set.intersection(*(set(own) for own in early.values())))
+    means = ", ".join(
+        f"{method_title(name)} {np.mean([own[seed] for seed in seeds]):.3f}"
+        for name, own in early.items()
+    )
     text = (
         f"Over these {len(cells)} cells accuracy goes with the number of rounds until early "
         f"stopping (Spearman's ρ {rho:.2f}). "
         if len(cells) > 2
         else ""
     )
-    text += f"In the first {shared} rounds, which all have, the mean accuracies are {means}."
+    missing = any(len(own) > len(seeds) for own in early.values())
+    of_seeds = f" of seed {listed(seeds, len(seeds))}" if missing else ""
+    text += (
+        f"In the first {shared} rounds{of_seeds}, which all have, the mean accuracies are {means}."
+    )
     return f"{textwrap.fill(text, 128)}\n"
 
 
