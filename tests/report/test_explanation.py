@@ -208,6 +208,7 @@ def told_of(records: Any, damage: str | None = None) -> Course:
         ),
         (lambda: find_round(told_of([one_round(honest())[0]], "torn"), 9), r"from 4 to 4 \(torn\)"),
         (lambda: find_client(causes_of(*one_round(honest())), 1, 4), "choose from 0, 3, 6"),
+        (lambda: find_client([], 1, 4), "^client 1 took no part in round 4$"),
         (lambda: find_cell(small_spec(), "krum", None), "unknown method of this run 'krum'"),
         (lambda: find_cell(small_spec(), None, 7), "no seed 7: choose from 0, 1"),
     ],

@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
-from experiments.runs import carry_out, small_spec
+from experiments.runs import carry_out, record, small_spec
 from fedcrf.experiments.analysis.tables import mean_accuracy, method_difference
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.store import Course, Store
 from fedcrf.report.effects import last_verdicts
 from fedcrf.report.explanation import find_rounds
-from fedcrf.report.headline import Headline, distrusted_clients, headline_of, not_counted
+from fedcrf.report.headline import (
+    Headline,
+    distrusted_clients,
+    headline_of,
+    not_counted,
+    recorded_headline,
+)
 from fedcrf.report.page import read_report, render
+from fedcrf.rules import CRF
+from fedcrf.simulation.records import RoundRecord
 
 
 def headline(folder: Path) -> Headline:
@@ -65,6 +74,62 @@ def test_a_client_that_lost_its_trust_just_now_is_not_yet_named(attacked: Path) 
     assert "2 clients, distrusted for fewer than 3 rounds, are not counted" in tile.about
     assert said.endswith(f" of 4 clients ({tile.about})")
     assert last_verdicts([*found.records[:-1], fallen], found.rule)[0].is_low
+
+
+def judged(number: int, first: float, clients: Sequence[int]) -> RoundRecord:
+    """Return a round of two clients, of whom the first has so much of the weight."""
+    update = {"clients": clients, "weight": [first, 1 - first], "base_weight": [0.5, 0.5]}
+    return record(number, 1.0, crf=True).model_copy(update=update)
+
+
+def of_nobody(number: int) -> RoundRecord:
+    """Return a round without a usable reply."""
+    lists = ("clients", "num_examples", "client_training_loss", "weight", "base_weight")
+    update = {**{name: [] for name in lists}, "reasons": None, "kept_model": True}
+    return record(number, 1.0).model_copy(update=update)
+
+
+def test_who_is_distrusted_is_told_of_every_client_wherever_it_took_part() -> None:
+    """A round is of a part of the clients, of the honest ones alone, or of nobody."""
+    records = [
+        judged(1, 0.0, [3, 4]),
+        judged(2, 0.0, [5, 6]),
+        judged(3, 0.5, [9, 1]),
+        judged(4, 0.0, [9, 1]),
+        judged(5, 0.0, [3, 5]),
+        judged(6, 0.1, [5, 8]),
+        judged(7, 0.0, [3, 7]),
+        judged(8, 0.0, [2, 4]),
+        judged(9, 0.4, [2, 8]),
+        judged(10, 0.5, [1, 6]),
+    ]
+    said = "client 3 since round 1; client 9 since round 4"
+    few = "distrusted for fewer than 3 rounds, {} not counted"
+    for shown in (records, [*records, of_nobody(11)]):
+        told = distrusted_clients(Course("", shown, CRF()))
+        assert told is not None
+        tile, who = told
+        assert tile.value == "1 of 9"
+        assert tile.about == f"client 3 since round 1; 2 more clients, {few.format('are')}"
+        assert who == f"1 of 9 clients ({tile.about})"
+    # One that was distrusted in its last round alone is named where it is again.
+    again = [*records, judged(11, 0.0, [9, 1])]
+    told = distrusted_clients(Course("", again, CRF()))
+    assert told is not None
+    assert told[1] == f"2 of 9 clients ({said}; 1 more client, {few.format('is')})"
+
+
+def test_a_last_round_of_nobody_does_not_silence_the_headline() -> None:
+    rounds = [judged(number, 0.0, [3, 4]) for number in (1, 2, 3)]
+    told = recorded_headline(Course("x", [*rounds, of_nobody(4)], CRF()))
+    assert told.sentence.endswith("; it distrusts 1 of 2 clients (client 3 since round 1).")
+    assert told.tiles[-1].value == "1 of 2"
+
+
+def test_a_rule_that_judges_nobody_is_not_said_to_after_an_exclusion() -> None:
+    """An update that was no model in one round says nothing of the later ones."""
+    out = record(1, 1.0).model_copy(update={"excluded": [0], "weight": [0.0, 1.0]})
+    assert distrusted_clients(Course("", [out, record(2, 1.0)])) is None
 
 
 @pytest.mark.parametrize(

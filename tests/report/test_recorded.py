@@ -18,8 +18,16 @@ from experiments.runs import summary
 from fedcrf.cli import app
 from fedcrf.crf import ClientCRF
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
-from fedcrf.report.explanation import causes_of, find_rounds
+from fedcrf.experiments.recorded import (
+    Description,
+    LaterEvaluation,
+    RecordedRun,
+    evaluated,
+    recorded_rows,
+    recorded_table,
+    rule_settings,
+)
+from fedcrf.report.explanation import causes_of, find_rounds, in_words, why_excluded
 from fedcrf.report.page import read_report, render, write_page
 from fedcrf.rules import CRFRobust
 from fedcrf.simulation.records import ExcludedNode, Metrics, RoundRecord
@@ -115,6 +123,95 @@ def test_nodes_are_told_and_why_they_were_left_out(
     assert "the model stayed as it was: nobody was there" in printed
     assert "excluded from the round" in printed
     assert "17 <b>no data</b>" in printed
+
+
+def test_a_node_that_was_excluded_is_told_so_and_why(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = record_run(tmp_path / "run")
+    explain = partial(app, standalone_mode=False)
+    for asked in (["--round", "2"], ["--round", "3"], []):
+        explain(["explain", str(folder), "--client", "17", *asked])
+        number = "2" if "2" in asked else "3"
+        said = f"Node 17 is excluded from round {number}: <b>no data</b>."
+        assert said in capsys.readouterr().out.splitlines()
+    with pytest.raises(FedcrfError, match="client 17 took no part in round 1: choose from 0, 3, "):
+        explain(["explain", str(folder), "--client", "17", "--round", "1"])
+    with pytest.raises(FedcrfError, match=r"^client 0 took no part in round 3$"):
+        explain(["explain", str(folder), "--client", "0", "--round", "3"])
+    # A site goes by its name: where it has a part after all, that is explained.
+    (whole, *_), found = RecordedRun(folder).records(), find_rounds(folder, None, None)
+    again = [ExcludedNode(node=3, reason="replied twice"), ExcludedNode(node=4, reason="is late")]
+    both = whole.model_copy(update={"excluded_nodes": again, "nodes": None})
+    assert why_excluded(both, "3") is None
+    assert why_excluded(both, "4") == again[1]
+    assert "Client 3: trusted." in in_words(found, both, 3)[0]
+
+
+def measured(loss: float = math.nan, accuracy: float = math.nan) -> Metrics:
+    return Metrics(loss=loss, accuracy=accuracy)
+
+
+def later(folder: Path, number: int, **by: Metrics) -> None:
+    RecordedRun(folder).append(LaterEvaluation(evaluated_round=number, seconds=1.0, **by))
+
+
+def test_a_later_evaluation_takes_nothing_away(tmp_path: Path) -> None:
+    folder = record_run(tmp_path / "run")
+    later(folder, 2, held_out=measured(accuracy=0.5))
+    later(folder, 2, held_out=measured(loss=1.0))
+    later(folder, 2, held_out=measured())
+    later(folder, 1, validation=measured(accuracy=0.75))
+    later(folder, 1, validation=measured(loss=0.25))
+    later(folder, 1, validation=measured(loss=math.inf))
+    first, second, third = RecordedRun(folder).records()
+    assert first.validation == measured(0.25, 0.75)
+    assert first.held_out is None
+    assert second.held_out == measured(1.0, 0.5)
+    assert all(math.isnan(value) for _, value in second.validation)
+    assert third.held_out is None
+
+
+def test_what_the_server_measured_comes_before_what_clients_send(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = record_run(tmp_path / "run")
+
+    def shown() -> list[tuple[float, float]]:
+        rounds = evaluated(RecordedRun(folder).records())
+        return [(each.validation.loss, each.validation.accuracy) for each in rounds]
+
+    def alike(*rounds: tuple[float, float]) -> bool:
+        return shown() == [pytest.approx(each, nan_ok=True) for each in rounds]
+
+    nan = math.nan
+    assert alike((0.5, 0.5), (nan, nan), (0.5, 0.5))  # the clients', who alone measured
+    later(folder, 3, validation=measured(loss=-1e6, accuracy=125_000.0))
+    later(folder, 2, validation=measured(accuracy=1 + 1e-12))
+    assert alike((0.5, 0.5), (nan, 1.0), (-1e6, nan))  # what is no accuracy is none
+    later(folder, 1, held_out=measured(accuracy=0.7))
+    later(folder, 3, held_out=measured(accuracy=0.8))
+    assert alike((0.5, 0.7), (nan, nan), (-1e6, 0.8))  # each of the two for itself
+    (run,) = read_report([folder]).runs
+    assert run.measured["accuracy"][0].mean == pytest.approx([0.7, nan, 0.8], nan_ok=True)
+    later(folder, 3, held_out=measured(loss=0.3, accuracy=90.0))
+    assert alike((nan, 0.7), (nan, nan), (0.3, nan))
+    later(folder, 3, held_out=measured(accuracy=0.9))
+    app(["show", str(folder), "--markdown"], standalone_mode=False)
+    *_, row = capsys.readouterr().out.splitlines()
+    assert row.split(" | ")[4:6] == ["0.900", "0.900"]
+    assert (
+        "by the server, else by the clients" in recorded_table({"run": RecordedRun(folder)}).title
+    )
+
+
+def test_every_client_of_the_run_is_counted(tmp_path: Path) -> None:
+    folder = record_run(tmp_path / "run")
+    whole = RecordedRun(folder).records()[0]
+    others = [100, *whole.clients[1:]]
+    RecordedRun(folder).append(whole.model_copy(update={"round": 4, "clients": others}))
+    (row,) = recorded_rows({"run": RecordedRun(folder)})
+    assert row["clients"] == len(whole.clients) + 1
 
 
 def test_one_of_several_is_chosen_by_its_name(tmp_path: Path) -> None:

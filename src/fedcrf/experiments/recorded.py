@@ -42,6 +42,12 @@ DESCRIPTION = "description.json"
 ANY_RULE = ("RuleStrategy", "RuleAggregator")
 """The strategies whose names do not say their rule: Flower's and NVFlare's."""
 
+UNKNOWN = Metrics(loss=math.nan, accuracy=math.nan)
+"""Where nothing was measured."""
+
+ROUNDING = 1e-6
+"""By so much a mean of accuracies in [0, 1] may lie outside."""
+
 MEND = "take it and the lines after it away to keep the rounds before, or record the run anew"
 """What can be done about a damaged record; the server did it once, and nothing does it again."""
 
@@ -90,10 +96,18 @@ class LaterEvaluation(Record):
         """Return the round's record with what was measured."""
         seconds = record.seconds.model_copy(update={"evaluation": self.seconds})
         found = {
-            "validation": self.validation or record.validation,
-            "held_out": self.held_out or record.held_out,
+            "validation": _merged(record.validation, self.validation),
+            "held_out": _merged(record.held_out, self.held_out),
         }
         return record.model_copy(update={**found, "seconds": seconds})
+
+
+def _merged(before: Metrics | None, later: Metrics | None) -> Metrics | None:
+    """Return what was measured, where that was done again what is known of the later one."""
+    if before is None or later is None:
+        return later or before
+    known = {name: value for name, value in later if math.isfinite(value)}
+    return before.model_copy(update=known)
 
 
 @dataclass(frozen=True)
@@ -255,7 +269,7 @@ def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
             "damage": course.damage,
             "folder": str(run.path),
             "run": name,
-            "clients": max((len(record.clients) for record in records), default=0),
+            "clients": len({client for record in records for client in record.clients}),
             "excluded": sum(
                 len(each.excluded_nodes or []) + len(each.excluded) for each in records
             ),
@@ -292,19 +306,36 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     keys = ("run", "method", "rounds", "clients", f"last_{what}", f"validation_{what}")
     rows = [tuple(text(row.get(key, math.nan)) for key in (*keys, "excluded")) for row in found]
     header = ("run", "strategy", "rounds", "clients", what, "best", "excluded")
-    title = "validation by the clients, or by the server where no client did it"
+    title = "validation by the server, else by the clients"
     return Table(title, header, tuple(rows))
 
 
 def evaluated(records: Rounds) -> list[RoundRecord]:
-    """Return a run's rounds with the server's evaluation as validation, if no client evaluated."""
-    measured = [value for each in records for value in each.validation.model_dump().values()]
-    if any(map(math.isfinite, measured)):
-        return list(records)
+    """Return a run's rounds with what is shown as validation: the server's own, or the clients'.
+
+    The loss is the server's in all rounds if it measured one in any, else what the clients sent;
+    so is the accuracy. What lies outside [0, 1] is no accuracy.
+    """
+    shown = [_sound(record.validation) for record in records]
+    own = [UNKNOWN if record.held_out is None else _sound(record.held_out) for record in records]
+    for what in Metrics.model_fields:
+        values = [getattr(each, what) for each in own]
+        if any(map(math.isfinite, values)):
+            shown = [
+                each.model_copy(update={what: value})
+                for each, value in zip(shown, values, strict=True)
+            ]
     return [
-        record.model_copy(update={"validation": record.held_out or record.validation})
-        for record in records
+        record.model_copy(update={"validation": each})
+        for record, each in zip(records, shown, strict=True)
     ]
+
+
+def _sound(measured: Metrics) -> Metrics:
+    """Return the same without an accuracy that is none; a mean of ones may round to above 1."""
+    if -ROUNDING <= measured.accuracy <= 1 + ROUNDING:
+        return measured
+    return measured.model_copy(update={"accuracy": math.nan})
 
 
 def write_recorded_figures(folder: Path, runs: Mapping[str, RecordedRun]) -> list[Path]:

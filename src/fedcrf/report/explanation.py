@@ -35,7 +35,7 @@ from fedcrf.report.effects import (
     last_verdicts,
 )
 from fedcrf.rules import plain_rule
-from fedcrf.simulation.records import Client, RoundRecord
+from fedcrf.simulation.records import Client, ExcludedNode, RoundRecord
 
 WORDS: Mapping[str, Any] = tomllib.loads(
     (resources.files("fedcrf.report") / "templates" / "words.toml").read_text(encoding="utf-8")
@@ -601,8 +601,16 @@ def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> 
     by_id |= {str(each.client): each for each in causes}
     if (name := whole_name(client, by_id)) in by_id:
         return by_id[name]
-    took_part = listed([each.client for each in causes])
-    raise FedcrfError(f"client {client} took no part in round {number}: choose from {took_part}")
+    choice = f": choose from {listed([each.client for each in causes])}" if causes else ""
+    raise FedcrfError(f"client {client} took no part in round {number}{choice}")
+
+
+def why_excluded(record: RoundRecord, client: Client) -> ExcludedNode | None:
+    """Return why a node of this id, in any type, has no part in a round; None where it has one."""
+    there = {str(each) for each in (*record.clients, *(record.nodes or ()))}
+    out = {str(each.node): each for each in record.excluded_nodes or ()}
+    name = whole_name(client, {*there, *out})
+    return None if name in there else out.get(name)
 
 
 def in_words(
@@ -622,6 +630,9 @@ def in_words(
         lines.append(found.notice)
     if record.stayed is not None:
         lines.append(f"the model stayed as it was: {record.stayed}")
+    if client is not None and (out := why_excluded(record, client)) is not None:
+        said = f"node {out.node} is excluded from round {record.round}: {out.reason}"
+        return [*lines, sentence(said)], []
     if client is None:
         lines.append(sentence(round_line(record, verdicts)))
         chosen = most_changed([each for each in causes if verdicts[each.place].is_in_doubt])

@@ -17,12 +17,13 @@ from fedcrf.experiments.analysis.tables import (
 from fedcrf.experiments.results import RunResults
 from fedcrf.experiments.store import Course
 from fedcrf.objectives import ACCURACY
-from fedcrf.report.effects import last_verdicts
+from fedcrf.report.effects import Verdict, effects_of, verdicts_of
 from fedcrf.report.explanation import find_cell, since_when
-from fedcrf.simulation.records import Rounds
+from fedcrf.simulation.records import Client, Rounds, in_order
 
 LASTING = 3
-"""Clients are named that were distrusted in so many last rounds, or in all of fewer rounds."""
+"""Clients are named that were distrusted over so many rounds up to their last one, or in all of a
+shorter run."""
 
 MOST_NAMED = 12
 """Clients that a tile names."""
@@ -134,21 +135,20 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
 
 
 def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
-    """Return who has been distrusted up to the last round, and since when, as a tile and in words.
+    """Return who is distrusted, and since when, as a tile and in words.
 
-    None where the rule judges nobody.
+    Of each client of the run its own last verdict counts: rounds may be of a part of them, or of
+    nobody. None where the rule judges nobody.
     """
-    record, verdicts = course.records[-1], last_verdicts(course.records, course.rule)
+    verdicts, rounds = _own_last_verdicts(course)
     attackers = course.attackers
-    if all(each.kind in ("unjudged", "weightless") for each in verdicts):
+    if all(each.kind in ("unjudged", "weightless") for each in verdicts.values()):
         return None
-    since = {
-        client: each.since
-        for client, each in zip(record.clients, verdicts, strict=True)
-        if each.is_low
+    since = {client: verdicts[client].since for client in verdicts if verdicts[client].is_low}
+    lasting = min(LASTING, course.records[-1].round)
+    low = {
+        client: first for client, first in since.items() if rounds[client] - first + 1 >= lasting
     }
-    lasting = min(LASTING, record.round)
-    low = {client: first for client, first in since.items() if record.round - first + 1 >= lasting}
     named = since_when(low, MOST_NAMED)
     counts = []
     if attackers:
@@ -160,6 +160,17 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
     said = "; ".join(named if len(low) > MOST_NAMED else about)
     who = f"{len(low) or 'none'} of {len(verdicts)} clients" + (f" ({said})" if said else "")
     return Tile("Distrusted clients", f"{len(low)} of {len(verdicts)}", "; ".join(about)), who
+
+
+def _own_last_verdicts(course: Course) -> tuple[dict[Client, Verdict], dict[Client, int]]:
+    """Return the last verdict on each client of a run, and the round that it is of."""
+    effects = [effects_of(record, course.rule) for record in course.records]
+    verdicts: dict[Client, Verdict] = {}
+    rounds: dict[Client, int] = {}
+    for record, found in zip(course.records, verdicts_of(course.records, effects), strict=True):
+        verdicts.update(zip(record.clients, found, strict=True))
+        rounds.update(dict.fromkeys(record.clients, record.round))
+    return {client: verdicts[client] for client in in_order(verdicts)}, rounds
 
 
 def not_counted(clients: int, *, more: bool) -> str:
