@@ -76,6 +76,12 @@ class Array(Capped):
     several: np.ndarray = None
 
 
+class Undecorated(Capped):
+    """A rule whose setting is none, for want of the decorator."""
+
+    least: float = 0.1
+
+
 @dataclass(frozen=True)
 class Strict(Capped):
     """A rule with a check of its own, and a number that is no setting."""
@@ -147,6 +153,14 @@ class Wide:
     def build(self, image_shape, num_classes):
         first = nn.Linear(int(np.prod(image_shape)), self.units)
         return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(self.units, num_classes))
+
+
+@dataclass(frozen=True)
+class Unbuilt(Wide):
+    """A model that cannot be built."""
+
+    def build(self, image_shape, num_classes):
+        raise RuntimeError("not today")
 
 
 def stripes():
@@ -250,6 +264,11 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
             ["--methods", "./mine.py:Listing"],
             "rules.Listing.several is a list, which no setting can be",
         ),
+        (
+            ["--methods", "./mine.py:Undecorated"],
+            "is no class of settings: give a frozen dataclass, with @dataclass(frozen=True)",
+        ),
+        (["--model", "./mine.py:Unbuilt"], "./mine.py:Unbuilt failed (RuntimeError: not today)"),
         (["--methods", "./mine.py:Array"], "has a setting of no known type (Unable to generate"),
         (
             ["--methods", "./mine.py:Strict", "--set", "rules.Strict.most=3"],

@@ -22,8 +22,16 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss, mse_loss
 
 import fedcrf
-from fedcrf.attacks import GaussianNoise, Schedule, SignFlip, Threat
-from fedcrf.data.site_files import read_site_files
+from fedcrf.attacks import (
+    Attack,
+    DataAttack,
+    Forgery,
+    GaussianNoise,
+    Schedule,
+    SignFlip,
+    Threat,
+)
+from fedcrf.data.site_files import read_site_files, site_dataset
 from fedcrf.errors import EarlierNameWarning, FedcrfError
 from fedcrf.experiments.store import folder_lock
 from fedcrf.report.explanation import find_rounds
@@ -220,6 +228,65 @@ def test_several_outputs_frozen_parts_and_tensors() -> None:
         start = Two().state_dict()
     changed = [name for name in start if not torch.equal(start[name], result.model[name])]
     assert changed == ["one.weight", "one.bias", "other.weight", "other.bias"]
+
+
+class WithMore(nn.Linear):
+    """Returns more than a row for each example, in one of several forms."""
+
+    def __init__(self, more: Any) -> None:
+        super().__init__(5, 2)
+        self.more = more
+
+    def forward(self, x: Tensor) -> Any:
+        logits = super().forward(x)
+        return logits, self.more(self, logits)
+
+
+@pytest.mark.parametrize("size", [250, 257, 512, 600])
+@pytest.mark.parametrize(
+    "more",
+    [
+        lambda network, logits: network.weight.square().sum(dim=1),
+        lambda network, logits: logits.square().mean(),
+        lambda network, logits: logits.square().mean(dim=0, keepdim=True),
+        lambda network, logits: logits.unsqueeze(0),
+    ],
+    ids=["weights", "a mean", "a row", "examples second"],
+)
+def test_outputs_of_any_form_are_measured_as_a_whole(more: Any, size: int) -> None:
+    def loss(outputs: Any, targets: Tensor) -> Tensor:
+        return cross_entropy(outputs[0], targets) + outputs[1].mean()
+
+    held_out = sites(size)["north"]
+    result = simulate(model=lambda: WithMore(more), loss=loss, validation=held_out, rounds=1)
+    network = WithMore(more)
+    network.load_state_dict(result.model)
+    x, y = (torch.as_tensor(each) for each in held_out)
+    expected = float(loss(network(x.float()), y).detach())
+    assert result.metrics["validation_loss"].iloc[-1] == pytest.approx(expected, rel=1e-5)
+
+
+class Noisy(nn.Linear):
+    """Draws whenever it is asked."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x + torch.randn_like(x))
+
+
+class Counting(nn.Linear):
+    """Changes a buffer that its state does not have."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 2)
+        self.register_buffer("mean", torch.zeros(5), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean += 0.1 * (x.detach().mean(dim=0) - self.mean)
+        return super().forward(x - self.mean)
 
 
 def test_state_that_is_no_tensor_stays_where_it_is() -> None:
@@ -426,6 +493,9 @@ def kinds() -> dict[str, dict[str, Any]]:
         "a loss": {"loss": cross_entropy, "metrics": {"l1": lambda o, _: o.abs().mean()}},
         "a metric of NaN": {"metrics": {"auc": lambda o, t: float("nan")}},
         "an optimizer": {"optimizer": lambda p: torch.optim.Adam(p, 0.01)},
+        "a network that draws": {"model": Noisy},
+        "one that draws, with a loss": {"model": Noisy, "loss": cross_entropy},
+        "a buffer that is in no state": {"model": Counting},
         "some sites each round": {"clients_per_round": 2, "attack": PULSE, "attackers": ["west"]},
         "no reasons": {"rule": "coordinate-median"},
     }
@@ -620,6 +690,26 @@ def test_sites_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     assert list(found) == ["annex", "site 2", "site 10"]
 
 
+@pytest.mark.parametrize(
+    ("targets", "labels"),
+    [
+        (["None", "mild", "None"], ["None", "mild", "None"]),
+        (["NA", "no", "nan"], ["NA", "no", "nan"]),
+        (["True", "False", "True"], [True, False, True]),
+        (["0.0", "1.0", "1.0"], [0.0, 1.0, 1.0]),
+    ],
+)
+def test_targets_as_tables_have_them(targets: list[str], labels: list[Any], tmp_path: Path) -> None:
+    lines = [f"{number},{number},{target}" for number, target in enumerate(targets)]
+    (tmp_path / "a.csv").write_text("\n".join(["c, d, y", *lines]) + "\n", encoding="utf-8")
+    read = read_site_files(tmp_path)
+    found = read.sites["a"][1].tolist()
+    assert [read.class_names[each] for each in found] if read.class_names else found == labels
+    assert site_dataset(f"sites:{tmp_path}", None).train.labels.tolist() == [
+        sorted(set(labels)).index(label) for label in labels
+    ]
+
+
 LINE = "1,2,0\n"
 FILES: dict[str, tuple[dict[str, str], str]] = {
     "nothing": ({}, "holds no .csv, .parquet or .npz file: put one there for each site"),
@@ -712,6 +802,85 @@ def test_a_rule_that_returns_no_result_is_named() -> None:
     said = r"rule 'Bare' failed in round 1 \(TypeError: it returned a \w+: return weighted_result"
     with pytest.raises(FedcrfError, match=said):
         simulate(rule=Bare(), rounds=2)
+
+
+@dataclass(frozen=True)
+class Odd(FedAvg):
+    """Returns a result of which something is replaced."""
+
+    def aggregate(self, memory: Any, model: Any, reports: Any) -> Any:
+        result = super().aggregate(memory, model, reports)
+        for name, value in self.changes(result).items():
+            object.__setattr__(result, name, value)
+        return result
+
+    def changes(self, result: Any) -> dict[str, Any]:
+        raise NotImplementedError
+
+
+ODD_RESULTS: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {
+    "doubles": (
+        lambda it: {"state": {name: each.astype(np.float64) for name, each in it.state.items()}},
+        "its next model has '0.weight' as float64",
+    ),
+    "a tensor less": (
+        lambda it: {"state": dict(list(it.state.items())[1:])},
+        "its next model has other tensors than the global model: '0.weight'",
+    ),
+    "a weight less": (
+        lambda it: {"weights": it.weights[1:]},
+        r"its weights have shape \(3,\): give",
+    ),
+    "a column": (lambda it: {"weights": it.weights[:, None]}, r"its weights have shape \(4, 1\)"),
+}
+
+
+@pytest.mark.parametrize(("changes", "said"), ODD_RESULTS.values(), ids=ODD_RESULTS)
+def test_a_rule_that_returns_another_form_is_named(changes: Any, said: str) -> None:
+    rule = dataclass(frozen=True)(type("Mine", (Odd,), {"changes": lambda self, it: changes(it)}))
+    with pytest.raises(FedcrfError, match=f"rule 'Mine' failed in round 1 .*{said}"):
+        simulate(rule=rule(), rounds=2)
+
+
+ODD_ATTACKS: dict[str, tuple[type[Attack], str, Any, str]] = {
+    "a list": (Attack, "forge", lambda scene: scene.own, "TypeError: it returned a list: return F"),
+    "nothing": (Attack, "forge", lambda scene: None, "it returned a NoneType"),
+    "honest clients' reports": (
+        Attack, "forge", lambda scene: Forgery(scene.honest[:1]), r"reports of clients \[0\]: give",
+    ),
+    "no reports": (Attack, "forge", lambda scene: Forgery([]), r"of clients \[\]: give those of"),
+    "no examples": (DataAttack, "poison", lambda x, y, *_: None, "cannot poison .TypeError"),
+    "an error": (DataAttack, "poison", lambda x, y, *_: {}["k"], "cannot poison .KeyError: 'k'"),
+    "labels beyond": (
+        DataAttack, "poison", lambda x, y, *_: (x, y + 99), "labels that are not 0 to 1, or none",
+    ),
+    "labels less": (
+        DataAttack, "poison", lambda x, y, *_: (x, y[1:]), r"images of shape \(24, 5\) and labels",
+    ),
+    "other images": (
+        DataAttack, "poison", lambda x, y, *_: (x[:, 1:], y), r"images of shape \(24, 4\) and",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("base", "method", "does", "said"), ODD_ATTACKS.values(), ids=ODD_ATTACKS)
+def test_an_attack_that_returns_another_form_is_named(
+    base: Any, method: str, does: Any, said: str
+) -> None:
+    given = {"hides": False, method: lambda self, *given: does(*given)}
+    attack = type("Mine", (base,), given)
+    with pytest.raises(FedcrfError, match=f"attack Mine .*{said}"):
+        simulate(attack=dataclass(frozen=True)(attack)(), attackers=["south"], rounds=1)
+
+
+def test_what_an_attack_trains_on_has_the_form_of_its_examples() -> None:
+    attack = type(
+        "Mine",
+        (DataAttack,),
+        {"hides": False, "poison": lambda self, x, y, *_: (x.astype(float), 1.0 - y)},
+    )
+    flipped = simulate(attack=dataclass(frozen=True)(attack)(), attackers=["south"])
+    assert_same(flipped, simulate(attack="label-flip", attackers=["south"]))
 
 
 def odd(name: str, inputs: Any = None, targets: Any = None) -> dict[str, Any]:
@@ -999,6 +1168,18 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "gives clients no weights, which tensors that are not judged",
     ),
     "no rounds": ({"rounds": 0}, "rounds"),
+    "gradients that are sparse": (
+        {
+            "model": lambda: nn.EmbeddingBag(9, 2, sparse=True),
+            "sites": {"a": (np.ones((30, 5), int), np.ones(30, int))},
+        },
+        "the optimizer makes no step .*not support sparse gradients.*: give one, as optimizer=",
+    ),
+    "numbers beyond": (
+        {"sites": odd("west", lambda x: x * 1e300)},
+        r"inputs of site 'west' have numbers beyond 3.4e\+38, the largest that the model takes",
+    ),
+    "a number for targets": ({"sites": odd("west", None, lambda y: 3.0)}, "inputs and no targets"),
     "no pattern": ({"share": []}, "share has no pattern: give one, or leave it out: there are 0.w"),
     "a loss of NaN": ({"loss": lambda o, t: o.mean() * float("nan")}, "the loss is nan before any"),
     "a metric of many numbers": ({"metrics": lambda o, t: o}, "gives no number .*: return one, of"),

@@ -96,11 +96,21 @@ def check_class(what: str, name: str, found: object, base: type) -> None:
 
 def check_settings(what: str, name: str, found: object) -> None:
     """Raise a `FedcrfError` unless what a name stands for is a class of settings, a dataclass."""
-    if not isinstance(found, type) or not dataclasses.is_dataclass(found):
+    if not isinstance(found, type) or not dataclasses.is_dataclass(found) or _undecorated(found):
         raise FedcrfError(
             f"{what} '{name}' is no class of settings: give a frozen dataclass, with "
             "@dataclass(frozen=True)"
         )
+
+
+def _undecorated(found: type) -> bool:
+    """Tell whether a class has annotations of its own that are no settings, for want of @dataclass.
+
+    It counts as a dataclass, since it derives from one.
+    """
+    own = vars(found)
+    annotations = own.get("__annotations__", {}).values()
+    return "__dataclass_fields__" not in own and not all("ClassVar" in str(e) for e in annotations)
 
 
 @cache

@@ -107,7 +107,7 @@ def site_dataset(name: str, label_column: str | None) -> ImageDataset:
                 f"inputs of {called} are beyond {LARGEST_FLOAT32:.3g}: give numbers that float32 "
                 "can hold"
             )
-        if targets.ndim != 1 or targets.dtype.kind not in "iu" or targets.min() < 0:
+        if targets.ndim != 1 or targets.dtype.kind not in "biuf" or not _are_labels(targets):
             raise FedcrfError(
                 f"targets of {called} are no labels from 0 on: give such, or use "
                 "fedcrf.simulate, which takes any targets and any loss"
@@ -160,6 +160,12 @@ def check_alike(what: str, forms: Mapping[str, object]) -> None:
             )
 
 
+def _are_labels(targets: NDArray[Any]) -> bool:
+    """Tell whether targets are whole numbers from 0 on, in any form."""
+    numbers = targets.astype(np.float64)
+    return bool(np.isfinite(numbers).all() and (numbers >= 0).all() and not (numbers % 1).any())
+
+
 def _check_name(name: str) -> None:
     """Raise a `FedcrfError` for a name that no record of a run could hold."""
     try:
@@ -190,7 +196,15 @@ def _one_site(path: Path, label_column: str | None, columns: list[str]) -> Pair:
     if suffix != ".npz":
         import pandas as pd
 
-        table = pd.read_csv(path, comment=None) if suffix == ".csv" else pd.read_parquet(path)
+        if suffix != ".csv":
+            return _table(path, pd.read_parquet(path), label_column, columns)
+        table = pd.read_csv(path)
+        for name in table.columns[
+            table.isna().any() & (table.dtypes.map(lambda dtype: dtype.kind not in "biuf"))
+        ]:
+            # A class may be called None or NA; only what is not there is missing.
+            column = pd.read_csv(path, usecols=[name], dtype=str, keep_default_na=False)[name]
+            table[name] = column.mask(column == "")
         return _table(path, table, label_column, columns)
     arrays = _arrays(path)
     if not {INPUTS, TARGET} <= set(arrays):
@@ -204,7 +218,7 @@ def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: l
 
     ``columns`` are those of the sites before it, in whose order they are taken; the first fills it.
     """
-    names = [str(name) for name in table.columns]
+    names = [str(name).strip() for name in table.columns]
     table.columns = names
     separators = [each for each in (";", "\t") if len(names) == 1 and each in names[0]]
     if separators:

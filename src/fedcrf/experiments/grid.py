@@ -43,7 +43,7 @@ from fedcrf.experiments.store import (
     unseeded,
 )
 from fedcrf.extras import check_installed, mend
-from fedcrf.models import check_outputs
+from fedcrf.models import check_outputs, made_by
 from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
@@ -236,8 +236,9 @@ def _check(spec: RunSpec, store: Store, dataset: ImageDataset) -> None:
     store.check(spec)
     store.check_data(spec.seeds, dataset.fingerprint)
     cells = spec.cells()
-    network = cells[0].model.build(dataset.image_shape, dataset.num_classes)
-    check_outputs(cells[0].model_name, network, dataset.image_shape, dataset.num_classes)
+    name, form = cells[0].model_name, (dataset.image_shape, dataset.num_classes)
+    network = made_by(cells[0].model.build, f"model {name}", *form)
+    check_outputs(name, network, *form)
     threat = cells[0].threat
     if threat is not None and isinstance(threat.attack, DataAttack):
         threat.attack.check_data(dataset.image_shape, dataset.num_classes)

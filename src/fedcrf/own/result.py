@@ -58,7 +58,10 @@ class SimulationResult:
 
     @property
     def metrics(self) -> pd.DataFrame:
-        """By round: the training loss, and loss and metrics of validation and test."""
+        """By round: the training loss, and loss and metrics of validation and test.
+
+        There is no accuracy where none is measured, and nothing of a test where there is none.
+        """
         rows = []
         for record in self.records:
             row = {"training_loss": record.training_loss}
@@ -69,7 +72,11 @@ class SimulationResult:
                 row |= {f"{name}_{other}": value for other, value in others.items()}
             rows.append(row)
         frame = pd.DataFrame(rows, index=self._rounds)
-        return frame.dropna(axis="columns", how="all")
+        of_test = [name for name in frame if name.startswith("test_")]
+        absent = of_test if frame[of_test].isna().all(axis=None) else []
+        absent += [f"{name}_accuracy" for name in ("validation", "test")]
+        unknown = [name for name in dict.fromkeys(absent) if frame[name].isna().all()]
+        return frame.drop(columns=unknown)
 
     @property
     def trust(self) -> pd.DataFrame:

@@ -188,6 +188,19 @@ class Tried:
         count = min(batch_size, 32)
         each = -(-count // len(sites.examples))
         few = Examples.joined([held[:each] for held in sites.examples])[:count]
+        with torch.random.fork_rng(devices=[]):  # what draws is to come to the same every time
+            torch.manual_seed(0)
+            return cls._of(network, few, sites, held_by_server, task)
+
+    @classmethod
+    def _of(
+        cls,
+        network: nn.Module,
+        few: Examples,
+        sites: Sites,
+        held_by_server: Mapping[str, Examples | float],
+        task: Task,
+    ) -> Tried:
         trained = copy.deepcopy(network).eval()
         outputs = _outputs(trained, few)
         num_classes = _num_classes(outputs, few, sites, held_by_server, task)
@@ -200,10 +213,10 @@ class Tried:
             wrong = f"metric '{name}' gives no number ({{}}): return one, of outputs and targets"
             with torch.no_grad(), failing(wrong):
                 numbers[f"metric {name}"] = float(metric(outputs, few.labels))
-        optimizer = None
-        if task.optimizer is not None:
-            optimizer, numbers["optimizer"] = _step(trained, loss, task.optimizer)
-        return cls(num_classes, numbers, optimizer)
+        made, length = _step(trained, loss, task.optimizer or _sgd)
+        if task.optimizer is None:
+            return cls(num_classes, numbers)
+        return cls(num_classes, {**numbers, "optimizer": length}, made)
 
 
 def _metrics(metrics: Any) -> dict[str, Metric]:
@@ -239,7 +252,7 @@ def _outputs(network: nn.Module, few: Examples) -> Outputs:
         f"the model cannot take inputs of shape {tuple(few.images.shape)} and "
         f"{kind_of(few.images)} ({{}}): give inputs or a model that fits"
     )
-    with torch.random.fork_rng(devices=[]), failing(wrong):
+    with failing(wrong):
         return network(few.images)
 
 
@@ -306,6 +319,11 @@ def _num_classes(
     return outputs.shape[1]
 
 
+def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+    """Return what trains where no optimizer is given; see `NetworkTraining`."""
+    return torch.optim.SGD(parameters, lr=1.0, momentum=0.9, fused=True)
+
+
 def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tuple[str, float]:
     """Return the optimizer's class, and how far its first step goes."""
     parameters = [each for each in network.parameters() if each.requires_grad]
@@ -323,7 +341,7 @@ def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tu
             "lambda parameters: torch.optim.Adam(parameters)"
         )
     before = [each.detach().clone() for each in parameters]
-    with failing("the optimizer makes no step ({}): give one that needs gradients alone"):
+    with failing("the optimizer makes no step ({}): give one, as optimizer=, that can train it"):
         torch.autograd.backward(loss)
         made.step()
     steps = [each.detach() - was for each, was in zip(parameters, before, strict=True)]

@@ -428,12 +428,12 @@ def misfit_of(state: State, model: State) -> str | None:
         return None
     if state.keys() != model.keys():
         odd = sorted(state.keys() ^ model.keys())[0]
-        return f"reports other tensors than the global model has: '{odd}' is in one of them only"
+        return f"has other tensors than the global model: '{odd}' is in one of them only"
     for name, expected in model.items():
         got = state[name]
         if (got.shape, got.dtype) != (expected.shape, expected.dtype):
             return (
-                f"reports '{name}' as {got.dtype} {got.shape}, "
+                f"has '{name}' as {got.dtype} {got.shape}, "
                 f"the global model has {expected.dtype} {expected.shape}"
             )
     return None

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 
-from fedcrf.attacks import Backdoor, DataAttack, Scene, Threat
+from fedcrf.attacks import Backdoor, DataAttack, Forgery, Scene, Threat
 from fedcrf.errors import failing
 from fedcrf.rules import ClientReport, Memory, Rule, State
 from fedcrf.simulation.federation import Examples, Federation, Stream, generator
@@ -39,16 +40,11 @@ class Adversary:
         poisoned = {}
         if isinstance(threat.attack, DataAttack):
             for number, client in enumerate(clients):
-                clean, device = federation.clients[client], federation.device
-                images, labels = threat.attack.of_attacker(number).poison(
-                    clean.images.cpu().numpy(),
-                    clean.labels.cpu().numpy(),
-                    federation.num_classes,
-                    generator(seed, Stream.POISON, client),
-                )
-                # Copies: an unchanged array is a view of memory that torch moves when it is shared.
-                tensors = (torch.tensor(each, device=device) for each in (images, labels))
-                poisoned[client] = Examples(*tensors)
+                clean, draw = federation.clients[client], generator(seed, Stream.POISON, client)
+                with failing(f"attack {type(threat.attack).__name__} cannot poison ({{}})"):
+                    poisoned[client] = _poisoned(
+                        threat.attack.of_attacker(number), clean, federation.num_classes, draw
+                    )
         return cls(threat, clients, poisoned, seed)
 
     def poisons(self, client: int, number: int) -> bool:
@@ -102,7 +98,41 @@ class Adversary:
             called = type(attack).__name__
             with failing(f"attack {called} failed in round {number} ({{}})"):
                 forgery = attack.forge(scene)
+                _check_forgery(forgery, scene)
             memory = forgery.memory
             sent = forgery.reports if active else sent
         attackers = [report.client for report in scene.own] if active else []
         return scene.round_with(sent), attackers, memory
+
+
+def _poisoned(
+    attack: DataAttack, clean: Examples, num_classes: int, draw: np.random.Generator
+) -> Examples:
+    """Return what an attacker trains on, in the form of its own examples.
+
+    Raises:
+        ValueError: It is of another form.
+    """
+    given = attack.poison(clean.images.cpu().numpy(), clean.labels.cpu().numpy(), num_classes, draw)
+    # Copies: an unchanged array is a view of memory that torch moves when it is shared.
+    images, labels = (
+        torch.tensor(each, device=own.device, dtype=own.dtype)
+        for each, own in zip(given, (clean.images, clean.labels), strict=True)
+    )
+    if images.shape[1:] != clean.images.shape[1:] or labels.shape != (len(images),):
+        raise ValueError(
+            f"it returned images of shape {tuple(images.shape)} and labels of shape "
+            f"{tuple(labels.shape)}: give images of (n, C, H, W) and a label for each"
+        )
+    if not len(labels) or labels.min() < 0 or labels.max() >= num_classes:
+        raise ValueError(f"it returned labels that are not 0 to {num_classes - 1}, or none")
+    return Examples(images, labels)
+
+
+def _check_forgery(forgery: object, scene: Scene) -> None:
+    """Raise an error unless an attack returned a forgery, of its own clients."""
+    if not isinstance(forgery, Forgery):
+        raise TypeError(f"it returned a {type(forgery).__name__}: return Forgery(reports)")
+    given, own = ([each.client for each in reports] for reports in (forgery.reports, scene.own))
+    if given != own:
+        raise ValueError(f"it returned reports of clients {given}: give those of {own}")

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -82,19 +83,30 @@ def client_evaluation_of(scores: Scores, owners: Tensor) -> ClientMetrics:
 
 @torch.no_grad()
 def score(
-    model: nn.Module, examples: Examples, batch_size: int, task: Task = CLASSIFICATION
+    model: nn.Module,
+    examples: Examples,
+    batch_size: int,
+    task: Task = CLASSIFICATION,
+    begin: Callable[[int], None] = lambda at: None,
 ) -> Scores:
-    """Score every example, ``batch_size`` at a time; with a user's loss all as a whole."""
+    """Score every example, ``batch_size`` at a time; with a user's loss all as a whole.
+
+    ``begin`` is called before each batch, with the place of its first example.
+    """
     model.eval()
     if task.loss is not None:
+        begin(0)
         return _score_as_one(model, examples, batch_size, task)
     empty = torch.empty(0, device=examples.labels.device)
     losses, correct = [empty], [empty]
-    for images, labels in zip(
-        torch.split(examples.images, batch_size),
-        torch.split(examples.labels, batch_size),
-        strict=True,
+    for batch, (images, labels) in enumerate(
+        zip(
+            torch.split(examples.images, batch_size),
+            torch.split(examples.labels, batch_size),
+            strict=True,
+        )
     ):
+        begin(batch * batch_size)
         logits = model(images).float()
         losses.append(functional.cross_entropy(logits, labels, reduction="none"))
         correct.append((logits.argmax(dim=1) == labels).float())
@@ -105,21 +117,29 @@ def _score_as_one(model: nn.Module, examples: Examples, batch_size: int, task: T
     """Give every example the loss and the metrics of all of them."""
     found = dict.fromkeys(task.measured, math.nan)
     if len(examples):
-        outputs = _as_one([model(each) for each in torch.split(examples.images, batch_size)])
+        outputs = _outputs(model, examples.images, batch_size)
         found[LOSS] = float(task.loss_of(outputs, examples.labels))
         for name, metric in task.metrics.items():
             found[name] = float(metric(outputs, examples.labels))
     return Scores({name: torch.full((len(examples),), value) for name, value in found.items()})
 
 
-def _as_one(parts: Sequence[Outputs]) -> Outputs:
-    """Put the outputs of batches together; of a number in them, the first batch's is kept."""
-    leaves, structures = zip(*map(tree_flatten, parts), strict=True)
-    whole = [
-        torch.cat(each) if isinstance(each[0], Tensor) and each[0].dim() else each[0]
-        for each in zip(*leaves, strict=True)
-    ]
-    return tree_unflatten(whole, structures[0])
+def _outputs(model: nn.Module, inputs: Tensor, batch_size: int) -> Outputs:
+    """Return what a network makes of all inputs: in batches, if each output is of one example.
+
+    That is so where every output has as many rows as its batch, of which two differ in size.
+    """
+    if len(inputs) <= batch_size:
+        return model(inputs)
+    size = next(each for each in range(batch_size, 0, -1) if each == 1 or len(inputs) % each)
+    columns: list[list[Tensor]] = []
+    for batch in torch.split(inputs, size):
+        leaves, structure = tree_flatten(model(batch))
+        rows = {len(each) if isinstance(each, Tensor) and each.dim() else None for each in leaves}
+        if rows != {len(batch)}:
+            return model(inputs)
+        columns.append(leaves)
+    return tree_unflatten([torch.cat(each) for each in zip(*columns, strict=True)], structure)
 
 
 def _mean(values: Tensor) -> float:
@@ -205,6 +225,12 @@ class Worker:
         self._simulation, self.memory = simulation, memory
         self._network = simulation.network()
         self._trainer = trainer(self._network, simulation.training, simulation.task)
+        state = self._network.state_dict()
+        self._unsaved = {
+            name: tensor.clone()
+            for name, tensor in self._network.named_buffers()
+            if name not in state
+        }
         self._batches = Batches(simulation.training, simulation.seed, simulation.fewest_in_a_step)
         self._momenta = [
             momentum_of(row, trained(self._network)) for row in memory.personal.get(MOMENTUM, ())
@@ -231,19 +257,25 @@ class Worker:
 
     def score(self, name: str, start: int, stop: int) -> None:
         """Score the published model on some of the examples of a set, into the memory."""
-        part = self._simulation.evaluated()[name][start:stop]
+        sets = self._simulation.evaluated()
+        part = sets[name][start:stop]
+        seed = torch_seed(self._simulation.seed, Stream.EVALUATION, list(sets).index(name))
         owned: Iterable[tuple[int | None, slice]] = [(None, slice(0, len(part)))]
         if self._simulation.task.by_client and isinstance(part, PooledExamples):
             owned = part.by_owner()
         places = {of: scores[start:stop] for of, scores in self.memory.scores[name].items()}
-        for owner, where in owned:
-            self._load(owner)
-            for of, values in self._scores(part[where]).items():
-                places[of][where] = values
+        with torch.random.fork_rng(devices=[]):
+            for owner, where in owned:
+                self._load(owner)
+                begin = partial(self._seed_at, seed + start + where.start)
+                scores = self._scores(part[where], begin)
+                for of, values in scores.items():
+                    places[of][where] = values
 
-    def _scores(self, examples: Examples) -> Scores:
+    def _scores(self, examples: Examples, begin: Callable[[int], None] = lambda at: None) -> Scores:
         simulation = self._simulation
-        return score(self._network, examples, simulation.evaluation_batch_size, simulation.task)
+        batch_size = simulation.evaluation_batch_size
+        return score(self._network, examples, batch_size, simulation.task, begin)
 
     def _evidence(self, examples: Examples) -> dict[str, float]:
         """Return a client's evidence about the model that it trained, which the network holds."""
@@ -257,9 +289,17 @@ class Worker:
 
     def _load(self, client: int | None = None) -> None:
         torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
+        if self._unsaved:  # what one client's examples made of them is nobody else's
+            for name, tensor in self._network.named_buffers():
+                if name in self._unsaved and tensor.shape == self._unsaved[name].shape:
+                    tensor.copy_(self._unsaved[name])
         if client is not None and self._simulation.task.personal:
             for name, tensor in self._simulation.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
+
+    def _seed_at(self, first: int, at: int) -> None:
+        """Seed what a network draws while it is scored, by the place of an example."""
+        self._seed(first + at)
 
     def _seed(self, seed: int) -> None:
         # torch.manual_seed keeps a note for every device there might be, a trace of the stack each.

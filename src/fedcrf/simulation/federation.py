@@ -45,6 +45,7 @@ class Stream(enum.IntEnum):
     ATTACK = 7
     POISON = 8
     SERVER = 9
+    EVALUATION = 10
 
 
 def generator(seed: int, stream: Stream, *indices: int) -> np.random.Generator:
