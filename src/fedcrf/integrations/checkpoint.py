@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 
@@ -58,12 +60,8 @@ class Checkpoint:
             **{f"{MODEL}{name}": array for name, array in self.model.items()},
             **{f"{MEMORY}{name}": array for name, array in self.memory.items()},
         }
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as file:
-                np.savez(file, **{NAMES: np.array([*arrays]), **arrays})  # type: ignore[arg-type]
-        except OSError as error:
-            raise FedcrfError(f"checkpoint {path}: {error.strerror or error}") from None
+        with _written(path) as file:
+            np.savez(file, **{NAMES: np.array([*arrays]), **arrays})  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -89,6 +87,27 @@ class Checkpoint:
         except Exception:  # of many kinds: a damaged archive may claim to be encrypted
             why = "it is damaged, or none"
         raise FedcrfError(f"checkpoint {path} cannot be read: {why}; take it away to begin anew")
+
+
+class _TrialError(Exception):
+    """Ends the trial of a file before that is there."""
+
+
+def check_writable(path: Path) -> None:
+    """Raise the error of `Checkpoint.save` if nothing can be written there; nothing is changed."""
+    with suppress(_TrialError), _written(path):
+        raise _TrialError
+
+
+@contextmanager
+def _written(path: Path) -> Iterator[IO[bytes]]:
+    """Write a checkpoint's file, atomically; an error names it."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with atomic_write(path) as file:
+            yield file
+    except OSError as error:
+        raise FedcrfError(f"checkpoint {path}: {error.strerror or error}") from None
 
 
 def checked_memory(

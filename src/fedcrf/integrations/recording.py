@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -18,9 +21,10 @@ from fedcrf.experiments.recorded import (
     RecordedRun,
     rule_settings,
 )
+from fedcrf.experiments.settings import differences
 from fedcrf.experiments.store import check_folder
 from fedcrf.integrations.decision import Decision
-from fedcrf.integrations.replies import mean_of, small_numbers
+from fedcrf.integrations.replies import Node, ShownNumbers, mean_of
 from fedcrf.rules import Rule
 from fedcrf.simulation.records import (
     ClientMetrics,
@@ -31,6 +35,9 @@ from fedcrf.simulation.records import (
     brief,
     decided,
 )
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where an object lies in memory, in its description: another place in every process."""
 
 
 class Recorder:
@@ -65,7 +72,9 @@ class Recorder:
             settings=rule_settings(rule),
             provenance=provenance(torch.device("cpu")),
         )
+        self._rule = rule
         self._run: RecordedRun | None = None
+        self._numbers = ShownNumbers({})
         self._trained_at = math.nan
 
     @property
@@ -73,19 +82,45 @@ class Recorder:
         """The name of the present run's folder; None before the first."""
         return None if self._run is None else self._run.path.name
 
-    def begin(self, run: str | None) -> Path:
+    def begin(
+        self, run: str | None, clients: Mapping[Node, int] | None = None, rounds: int = 0
+    ) -> Path:
         """Begin the record of a run, or go on with that of an earlier one, and return its folder.
+
+        ``clients`` are those of the earlier run by node, after so many ``rounds``; they keep their
+        numbers.
 
         Raises:
             FedcrfError: The folder cannot be made.
         """
-        before = None if run is None else RecordedRun(self._parent / run)
-        if before is not None and before.exists():
+        before = self._earlier(run)
+        if before is not None:
             before.go_on()
-            self._run = before
+            self._run, self._numbers = before, _numbers_in(before, clients or {}, rounds)
             return before.path
         self._run = RecordedRun.begin(self._parent, self._description, datetime.now(UTC))
+        self._numbers = ShownNumbers({})
         return self._run.path
+
+    def changed(self, run: str | None) -> str | None:
+        """Return why the rule cannot go on in an earlier run's record; None where it can."""
+        before = self._earlier(run)
+        if before is None:
+            return None
+        try:
+            there = before.description()
+        except FedcrfError as error:
+            return str(error)
+        known = there.known_rule
+        if known == self._rule:
+            return None
+        if there.rule != self._description.rule:
+            return f"{run} is of another rule, {there.rule}"
+        here = Description.model_validate_json(self._description.model_dump_json())
+        was = there.settings if known is None else rule_settings(known)
+        # Names alone: a value may be a secret seed.
+        names = [name for name, *_ in differences(_lasting(was), _lasting(here.settings))]
+        return f"{run} is of other settings: {', '.join(names)}" if names else None
 
     def trained(self, decision: Decision, losses: Sequence[float]) -> None:
         """Write a round's training, with each reply's loss, NaN without one."""
@@ -95,6 +130,7 @@ class Recorder:
         # Sites are clients of these names; ids, which may be new in every run, stand beside them.
         nodes = [reply.node for reply in decision.replies]
         named = any(isinstance(node, str) for node in nodes)
+        clients = [reply.client for reply in decision.replies]
         record = RoundRecord(
             round=current.number,
             training_loss=mean_of(losses, decision.shares),
@@ -114,7 +150,7 @@ class Recorder:
             ),
             **decided(
                 decision.replies,
-                nodes if named else small_numbers(decision.replies),
+                nodes if named else self._numbers.of(clients),
                 decision.result,
             ),
         )
@@ -124,12 +160,51 @@ class Recorder:
     def evaluated(self, number: int, loss: float, accuracy: float, *, by_clients: bool) -> None:
         """Write the loss and accuracy of a round's model; NaN where they were not measured."""
         assert self._run is not None
-        metrics = Metrics(loss=loss, accuracy=accuracy)
+        seconds = time.perf_counter() - self._trained_at
         self._run.append(
-            LaterEvaluation(
-                evaluated_round=number,
-                validation=metrics if by_clients else None,
-                held_out=None if by_clients else metrics,
-                seconds=time.perf_counter() - self._trained_at,
-            )
+            _evaluation(number, Metrics(loss=loss, accuracy=accuracy), seconds, by_clients)
         )
+
+    def evaluated_late(
+        self, run: str | None, number: int, loss: float, accuracy: float, *, by_clients: bool
+    ) -> None:
+        """Write the same of a round of an earlier run, unless it was measured already."""
+        before = self._earlier(run)
+        for record in [] if before is None else before.sound_records()[0]:
+            known = record.validation if by_clients else record.held_out
+            measured = known is not None and any(map(math.isfinite, known.model_dump().values()))
+            if before is not None and record.round == number and not measured:
+                before.go_on()
+                metrics, seconds = Metrics(loss=loss, accuracy=accuracy), record.seconds.evaluation
+                before.append(_evaluation(number, metrics, seconds, by_clients))
+
+    def _earlier(self, run: str | None) -> RecordedRun | None:
+        """Return the record of an earlier run; None if it is not there any more."""
+        before = None if run is None else RecordedRun(self._parent / run)
+        return before if before is not None and before.exists() else None
+
+
+def _evaluation(number: int, metrics: Metrics, seconds: float, by_clients: bool) -> LaterEvaluation:
+    return LaterEvaluation(
+        evaluated_round=number,
+        validation=metrics if by_clients else None,
+        held_out=None if by_clients else metrics,
+        seconds=seconds,
+    )
+
+
+def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings as every process describes them."""
+    lasting: dict[str, Any] = json.loads(ADDRESS.sub("", json.dumps(settings)))
+    return lasting
+
+
+def _numbers_in(run: RecordedRun, clients: Mapping[Node, int], rounds: int) -> ShownNumbers:
+    """Return the numbers that the clients of these nodes have in the first rounds of a record."""
+    owners: dict[int, int | None] = {}  # by number; None where the node is not known any more
+    for record in run.sound_records()[0]:
+        for node, number in zip(record.nodes or [], record.clients, strict=False):
+            if isinstance(number, int) and record.round <= rounds and owners.get(number) is None:
+                owners[number] = clients.get(node)
+    known = {client: number for number, client in owners.items() if client is not None}
+    return ShownNumbers(known, owners)

@@ -401,14 +401,28 @@ def client_reports(
     return sorted(reports, key=lambda report: report.client)
 
 
-def small_numbers(reports: Sequence[ClientReport]) -> list[int]:
-    """Return the clients' numbers in figures: partition ids, then the others right after them.
+class ShownNumbers:
+    """The number of each client in a run's records, small and the same in every round.
 
-    The numbers of the others depend on who takes part.
+    It is the client's partition, if that is free. Others get numbers above all before.
     """
-    clients = [report.client for report in reports]
-    beyond = 1 + max((each for each in clients if each < MOST_PARTITIONS), default=-1)
-    return [each if each < MOST_PARTITIONS else beyond + each - MOST_PARTITIONS for each in clients]
+
+    def __init__(self, numbers: Mapping[int, int], taken: Iterable[int] = ()) -> None:
+        """Know the numbers of some clients, and ``taken`` ones, which no other client gets."""
+        self._numbers = dict(numbers)
+        self._taken = {*numbers.values(), *taken}
+
+    def of(self, clients: Iterable[int]) -> list[int]:
+        """Return the numbers of a round's clients; those with a free partition come first."""
+        clients = list(clients)
+        new = {*clients} - self._numbers.keys()
+        free = {client for client in new if client < MOST_PARTITIONS} - self._taken
+        self._numbers.update(zip(free, free, strict=True))
+        self._taken |= free
+        for number, client in enumerate(sorted(new - free), 1 + max(self._taken, default=-1)):
+            self._numbers[client] = number
+            self._taken.add(number)
+        return [self._numbers[client] for client in clients]
 
 
 def average_metrics(

@@ -30,6 +30,7 @@ from fedcrf.integrations.checkpoint import (
     RULE,
     SIGNS,
     Checkpoint,
+    check_writable,
     checked_memory,
 )
 from fedcrf.integrations.decision import Decision, TrainingRound, exclusions
@@ -47,6 +48,7 @@ from fedcrf.integrations.replies import (
 )
 from fedcrf.rules import ClientReport, Memory, Rule, State, aggregate_or_keep
 from fedcrf.rules.base import misfit_of, named
+from fedcrf.rules.state import floating_layers
 
 if TYPE_CHECKING:
     from fedcrf.integrations.recording import Recorder
@@ -211,8 +213,8 @@ class RuleServer:
 
         Raises:
             FedcrfError: The model holds something other than real numbers, or in the first round
-                numbers that are not finite; the memory is of another model, or the records' folder
-                cannot be made.
+                numbers that are not finite, or none that the rule can use; the memory is of another
+                model; or records or the checkpoint cannot be written.
         """
         model = self.model_of(sent)
         if number == 1:
@@ -223,9 +225,12 @@ class RuleServer:
                         "send it"
                     )
             self._begin()
+            self._check_numbers(model)
             self._check_memory(model)
+            if self._checkpoint is not None:
+                check_writable(self._checkpoint)
             if self._recorder is not None:
-                self._log.info("Records: %s", self._recorder.begin(self._origin.run))
+                self._begin_records(self._recorder)
         started = time.perf_counter()
         self._round = TrainingRound(number + self.rounds_before, sent, model, tuple(asked), started)
 
@@ -323,14 +328,19 @@ class RuleServer:
         """Add measurements of the round's model to its record, if there is one.
 
         They have loss and accuracy under the names in ``metric_names``; the clients measured them
-        on what they hold, or the server did. For another round than the present one nothing is
-        recorded.
+        on what they hold, or the server did. Round 0 is the last one before a run that goes on; it
+        is recorded unless it was measured already. For another round than it and the present one
+        nothing is recorded.
         """
-        if metrics and self._recorder is not None and self.is_in(number):
-            (loss,) = numbers([metrics], self.metric_names.evaluation_loss)
-            (accuracy,) = numbers([metrics], self.metric_names.evaluation_accuracy)
-            number += self.rounds_before
-            self._recorder.evaluated(number, loss, accuracy, by_clients=by_clients)
+        if not metrics or self._recorder is None or not (number == 0 or self.is_in(number)):
+            return
+        (loss,) = numbers([metrics], self.metric_names.evaluation_loss)
+        (accuracy,) = numbers([metrics], self.metric_names.evaluation_accuracy)
+        found = (number + self.rounds_before, loss, accuracy)
+        if number == 0:
+            self._recorder.evaluated_late(self._origin.run, *found, by_clients=by_clients)
+        else:
+            self._recorder.evaluated(*found, by_clients=by_clients)
 
     def _begin(self) -> None:
         """Begin a run with the memory of an earlier one, and nothing else."""
@@ -343,24 +353,46 @@ class RuleServer:
         self._unusable = 0
         self._warned = set()
 
-    def _check_memory(self, model: State) -> None:
-        """Raise a `FedcrfError` before nodes train if the rule refuses the memory.
+    def _begin_records(self, recorder: Recorder) -> None:
+        """Begin the run's records, or go on with those of the same rule with the same settings."""
+        run = self._origin.run
+        changed = recorder.changed(run)
+        if changed is not None:
+            self._log.info("The records begin in a new folder: %s", changed)
+            run = None
+        folder = recorder.begin(run, self._identities.by_node, self.rounds_before)
+        self._log.info("Records: %s", folder)
 
-        The rule decides on a report that changes nothing, and its result is dropped.
-        """
+    def _check_numbers(self, model: State) -> None:
+        """Raise a `FedcrfError` before nodes train if the rule needs numbers that are not there."""
+        if any(layer.size for layer in floating_layers(model)):
+            return
+        begun = self._secret_rule.begin()
+        if self._refusal(begun, model) and not self._refusal(begun, {"a number": np.zeros(1)}):
+            raise FedcrfError(
+                f"the global model holds no floating-point number, and {self.rule.name} needs "
+                "some: send its numbers as float32, or choose FedAvg()"
+            )
+
+    def _check_memory(self, model: State) -> None:
+        """Raise a `FedcrfError` before nodes train if the rule refuses the memory."""
+        # It may refuse any single report, whatever its memory.
+        if not self._memory or self._refusal(self._secret_rule.begin(), model):
+            return
+        error = self._refusal(self._memory, model)
+        if isinstance(error, FedcrfError):
+            raise error
+        if error is not None:
+            raise FedcrfError(f"the memory is damaged ({in_a_line(error)}): {MEND}")
+
+    def _refusal(self, memory: Memory, model: State) -> Exception | None:
+        """Return the rule's error where it decides on one report that changes nothing, if any."""
         report = ClientReport(client=0, state=model, num_examples=1.0)
-        if not self._memory:
-            return
         try:
-            self._secret_rule.aggregate(self._secret_rule.begin(), model, [report])
-        except Exception:  # it refuses any single report, whatever its memory
-            return
-        try:
-            self._secret_rule.aggregate(self._memory, model, [report])
-        except FedcrfError:
-            raise
+            self._secret_rule.aggregate(memory, model, [report])
         except Exception as error:
-            raise FedcrfError(f"the memory is damaged ({in_a_line(error)}): {MEND}") from None
+            return error
+        return None
 
     def _log_round(self, decision: Decision) -> None:
         """Log what became of a round's replies, in few lines however many there are."""

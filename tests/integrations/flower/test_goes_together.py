@@ -169,19 +169,25 @@ def test_the_server_s_evaluation_is_recorded(tmp_path: Path) -> None:
     assert "`evaluate_fn`" in rows()
 
 
-def test_a_wrapper_that_clips_on_the_server_lets_one_failure_end_the_round() -> None:
+WRAPPERS = [row for row in WORKS if "DifferentialPrivacy" in row.named]
+
+
+@pytest.mark.parametrize("row", WRAPPERS, ids=lambda row: row.named.strip("`"))
+def test_a_wrapper_lets_one_failure_end_the_round(row: Together, tmp_path: Path) -> None:
     # Flower's wrapper looks before the strategy does, and returns no model.
     def broken(asked: Message) -> Message:
-        client = asked.metadata.dst_node_id
-        return failure(client, "no data") if client == 3 else node()(asked)
+        return failure(3, "no data")
 
-    grid = Nodes(dict.fromkeys(range(CLIENTS), broken))
-    wrapped = DifferentialPrivacyServerSideFixedClipping(plain(), 0.0, 5.0, CLIENTS)
-    result = wrapped.start(grid, arrays(START), num_rounds=2)
+    def grid(*mods: Any) -> Nodes:
+        return Nodes(dict.fromkeys(range(CLIENTS), node(mods)) | {3: broken})
+
+    result = row.wrap(plain(record_to=tmp_path)).start(grid(*row.mods), arrays(START), num_rounds=2)
     assert list(result.arrays) == []
-    alone = plain().start(grid, arrays(START), num_rounds=2)
+    (run,) = recorded_runs(tmp_path).values()
+    assert run.records() == []
+    alone = plain().start(grid(), arrays(START), num_rounds=2)
     assert tensors(alone.arrays)["weight"].any()
-    assert "one reply that failed ends the round" in rows()
+    assert "**One reply that failed** ends the round in all four" in rows()
 
 
 def test_a_wrapper_that_clips_on_the_server_stops_at_another_shape() -> None:

@@ -11,7 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, Message, MetricRecord
+from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
 from fedcrf import FedcrfError
@@ -374,3 +375,121 @@ def test_settings_and_numbers_are_plain(tmp_path: Path) -> None:
     assert math.isnan(record.training_loss)
     assert math.isnan(record.validation.accuracy)
     assert np.isnan(record.client_training_loss).all()
+
+
+@pytest.mark.parametrize("stopped", [None, 1, 4])
+def test_a_client_has_one_number_in_all_rounds_of_a_run(
+    stopped: int | None, tmp_path: Path
+) -> None:
+    # The largest partition is away in every other round, 500 comes late with a partition that is
+    # taken, 600 later without any, and then 105, whose partition's number is another's by then.
+    def answer(asked: Message) -> Message:
+        number = asked.metadata.dst_node_id
+        partition = {500: 2, 600: None}.get(number, number - 100)
+        return reply(number, moved(number), partition_id=partition)
+
+    class Sampled(RuleStrategy):
+        def configure_train(
+            self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+        ) -> Iterable[Message]:
+            number = server_round + self.rounds_before
+            there = [100, 101, 102, *([103] if number % 2 else []), *([500] if number > 1 else [])]
+            there += ([600] if number > 2 else []) + ([105] if number > 3 else [])
+            chosen = Nodes(dict.fromkeys(there, answer))
+            return super().configure_train(server_round, arrays, config, chosen)
+
+    grid = Nodes(dict.fromkeys((100, 101, 102, 103, 105, 500, 600), answer))
+    places = {"record_to": tmp_path / "runs", "checkpoint_to": tmp_path / "run.npz"}
+    for rounds in (6,) if stopped is None else (stopped, 6):
+        strategy = Sampled(FedAvg(), fraction_evaluate=0.0, **places)
+        strategy.resume(grid, arrays(MODEL), rounds)
+    shown = {
+        (node, client)
+        for record in only_run(tmp_path / "runs").records()
+        for node, client in zip(record.nodes or [], record.clients, strict=True)
+    }
+    assert shown == {(100, 0), (101, 1), (102, 2), (103, 3), (500, 4), (600, 5), (105, 6)}
+
+
+class KilledError(Exception):
+    pass
+
+
+@pytest.mark.parametrize("killed", [1, 2, 3])
+def test_an_evaluation_that_a_kill_cut_off_is_made_up_for(killed: int, tmp_path: Path) -> None:
+    places = {"record_to": tmp_path / "runs", "checkpoint_to": tmp_path / "run.npz"}
+    grid = Nodes({number: node(number) for number in (100, 101)})
+    alive, asked = False, []
+
+    def evaluate(number: int, _: ArrayRecord) -> MetricRecord:
+        if number == killed and not alive:
+            raise KilledError
+        asked.append(number)
+        return MetricRecord({"acc": 0.1 * number + 0.01 * len(asked), "loss": 5.0 - number})
+
+    with pytest.raises(KilledError):
+        CRFAvg(**places).resume(grid, arrays(MODEL), 3, evaluate_fn=evaluate)
+    asked.clear()
+    alive = True
+    result = CRFAvg(**places).resume(grid, arrays(MODEL), 3, evaluate_fn=evaluate)
+    rest = list(range(killed, 4))
+    assert asked == list(result.evaluate_metrics_serverapp) == rest
+    records = only_run(tmp_path / "runs").records()
+    assert [record.held_out.loss for record in records if record.held_out] == [4.0, 3.0, 2.0]
+    # What is measured already is measured for the result alone.
+    before = records[-1].held_out
+    again = CRFAvg(**places).resume(grid, arrays(MODEL), 3, evaluate_fn=evaluate)
+    assert asked == [*rest, 3]
+    assert list(again.evaluate_metrics_serverapp) == [3]
+    assert again.arrays == result.arrays
+    assert only_run(tmp_path / "runs").records()[-1].held_out == before
+    assert not again.train_metrics_clientapp
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "differs"),
+    [
+        (CRFRobust(), CRFRobust(), None),
+        (CRFRobust(sketch_seed=12345), CRFRobust(sketch_seed=12345), None),
+        (Calling(), Calling(), None),
+        (CRFRobust(), CRFRobust(counts="attested", clip=9.0), "clip, counts"),
+        (
+            CRF(neighbours=2, sketch_size=32, sketch_seed=1),
+            CRF(neighbours=2, sketch_size=32, sketch_seed=2),
+            "sketch_seed",
+        ),
+        (Optimized(CRF(), Adam()), Optimized(CRF(), Adam(0.5)), "optimizer.learning_rate"),
+    ],
+)
+def test_a_run_goes_on_in_its_record_only_with_the_same_settings(
+    before: Rule, after: Rule, differs: str | None, tmp_path: Path, caplog: Any
+) -> None:
+    places = {"record_to": tmp_path / "runs", "checkpoint_to": tmp_path / "run.npz"}
+    grid = Nodes({number: node(number) for number in (100, 101, 102)})
+    RuleStrategy(before, **places).resume(grid, arrays(MODEL), 1)
+    if isinstance(before, Calling):  # in another process its function lies elsewhere
+        path = only_run(tmp_path / "runs").path / "description.json"
+        path.write_text(path.read_text().replace("<built-in function len>", "<f at 0x7f>"))
+        after = Calling(call=Elsewhere())
+    (first,) = recorded_runs(tmp_path / "runs")
+    with caplog.at_level(logging.INFO, logger="flwr"):
+        RuleStrategy(after, **places).resume(grid, arrays(MODEL), 3)
+    runs = recorded_runs(tmp_path / "runs")
+    rounds = [[record.round for record in each.records()] for each in runs.values()]
+    line = f"The records begin in a new folder: {first} is of other settings: "
+    if differs is None:
+        assert rounds == [[1, 2, 3]]
+        assert line not in caplog.text
+        return
+    assert rounds == [[1], [2, 3]]
+    assert runs[list(runs)[-1]].description().known_rule == after
+    told = [each.getMessage() for each in caplog.records if line in each.getMessage()]
+    assert told == [line + differs]
+
+
+class Elsewhere:
+    def __repr__(self) -> str:
+        return "<f at 0x8e>"
+
+    def __call__(self) -> None:
+        raise NotImplementedError

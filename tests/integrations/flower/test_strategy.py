@@ -32,8 +32,8 @@ from fedcrf.integrations.flower.messages import flower_replies
 from fedcrf.integrations.replies import (
     MOST_PARTITIONS,
     Identities,
+    ShownNumbers,
     client_reports,
-    small_numbers,
     train_replies,
 )
 from fedcrf.rules import (
@@ -165,7 +165,7 @@ BAD: Mapping[str, tuple[Callable[[], Message], str]] = {
     "one tensor more": (lambda: reply(3, moved(3, more=1.0)), "'more' is in one of them only"),
     "broadcastable shape": (
         lambda: reply(3, moved(3, weight=np.ones((1, 3), np.float32))),
-        r"reports 'weight' as float32 \(1, 3\), the global model has float32 \(2, 3\)",
+        r"has 'weight' as float32 \(1, 3\), the global model has float32 \(2, 3\)",
     ),
     "parts of an integer": (lambda: reply(3, moved(3, count=7.5)), "reports 7.5 in 'count'"),
     "no number as integer": (lambda: reply(3, moved(3, count=np.nan)), "reports nan in 'count'"),
@@ -318,7 +318,7 @@ def test_a_round_without_a_usable_reply_keeps_the_model_and_says_so(
         ([], "each did not reply$"),
         (
             [reply(node, moved(node, bias=np.ones(3))) for node in (1, 2)],
-            r": each reports 'bias' as float64 \(3,\), the global model has float64 \(2,\)$",
+            r": each has 'bias' as float64 \(3,\), the global model has float64 \(2,\)$",
         ),
         (
             [failure(1, "x"), failure(2, "y")],
@@ -526,10 +526,8 @@ def test_a_node_that_gives_no_partition_comes_after_those_that_do() -> None:
     assert metrics["fedcrf.partition-id"] == [0, 2, -1, -1, -1]
 
 
-def clients_of(
-    identities: Identities, partitions: Mapping[int, int | None]
-) -> tuple[dict[int, int], dict[int, int]]:
-    """By node its client, and the client's number in figures, after a round."""
+def clients_of(identities: Identities, partitions: Mapping[int, int | None]) -> dict[int, int]:
+    """By node its client, after a round."""
     replies = [reply(node, partition_id=each) for node, each in partitions.items()]
     usable, _ = train_replies(
         flower_replies(replies, []), [], MODEL, "num-examples", MetricNames(), needs_steps=False
@@ -537,10 +535,7 @@ def clients_of(
     reports = client_reports(usable, identities, MetricNames())
     nodes, clients = [each.node for each in reports], [each.client for each in reports]
     assert clients == sorted(clients)
-    return (
-        dict(zip(nodes, clients, strict=True)),
-        dict(zip(nodes, small_numbers(reports), strict=True)),
-    )
+    return dict(zip(nodes, clients, strict=True))
 
 
 FIRST, SECOND, THIRD = MOST_PARTITIONS, MOST_PARTITIONS + 1, MOST_PARTITIONS + 2
@@ -548,17 +543,20 @@ FIRST, SECOND, THIRD = MOST_PARTITIONS, MOST_PARTITIONS + 1, MOST_PARTITIONS + 2
 
 def test_a_client_is_what_its_node_first_was_whatever_it_or_others_give() -> None:
     # Nodes that have no partition of their own are the same clients in every round, and no
-    # partition's; only the numbers in figures are small and depend on who is there.
-    identities = Identities({})
-    clients, shown = clients_of(identities, {70: 1, 50: None, 60: 4})
+    # partition's; in figures they have small numbers, which are theirs for the whole run.
+    identities, numbers = Identities({}), ShownNumbers({})
+    clients = clients_of(identities, {70: 1, 50: None, 60: 4})
     assert clients == {70: 1, 60: 4, 50: FIRST}
-    assert shown == {70: 1, 60: 4, 50: 5}
+    assert numbers.of(clients.values()) == [1, 4, 5]
     # What another has, what one gives only now, what two give, and what nobody gave before.
-    clients, shown = clients_of(identities, {70: 8, 50: 9, 40: 4, 20: 2, 30: 2, 80: 3})
+    clients = clients_of(identities, {70: 8, 50: 9, 40: 4, 20: 2, 30: 2, 80: 3})
     assert clients == {70: 1, 80: 3, 50: FIRST, 20: SECOND, 30: THIRD, 40: THIRD + 1}
-    assert shown == {70: 1, 80: 3, 50: 4, 20: 5, 30: 6, 40: 7}
-    clients, shown = clients_of(identities, {50: None, 60: None, 90: 2})
+    assert numbers.of(clients.values()) == [1, 3, 5, 6, 7, 8]
+    clients = clients_of(identities, {50: None, 60: None, 90: 2})
     assert clients == {90: 2, 60: 4, 50: FIRST}
+    assert numbers.of(clients.values()) == [2, 4, 5]
+    # Of a partition whose number another has already.
+    assert numbers.of([5, 9, THIRD]) == [10, 9, 7]
 
 
 def test_a_node_of_an_earlier_run_keeps_its_partition_unless_it_is_not_heard_of() -> None:
@@ -569,10 +567,10 @@ def test_a_node_of_an_earlier_run_keeps_its_partition_unless_it_is_not_heard_of(
         ({70: 1, 71: 1, 61: 4}, {70: 1, 71: SECOND, 61: 4}),
         ({71: 1, 72: 1}, {71: SECOND, 72: THIRD}),
     ):
-        assert clients_of(Identities(earlier), partitions)[0] == expected
+        assert clients_of(Identities(earlier), partitions) == expected
     late = Identities(earlier)
-    assert clients_of(late, {71: 1})[0] == {71: 1}
-    assert clients_of(late, {70: 1, 71: 1, 50: 1})[0] == {71: 1, 50: FIRST, 70: SECOND}
+    assert clients_of(late, {71: 1}) == {71: 1}
+    assert clients_of(late, {70: 1, 71: 1, 50: 1}) == {71: 1, 50: FIRST, 70: SECOND}
 
 
 @pytest.mark.parametrize("alias", ["new", "absent"])
@@ -991,7 +989,7 @@ def test_what_cannot_be_resumed_is_named(tmp_path: Path) -> None:
         CRFAvg().resume(grid, arrays(MODEL), 3)
     CRFAvg(checkpoint_to=path).start(grid, arrays(MODEL), 1)
     for strategy, model, said in [
-        (CRFAvg(checkpoint_to=path), {"other": np.ones(2)}, f"checkpoint {path} reports other"),
+        (CRFAvg(checkpoint_to=path), {"other": np.ones(2)}, f"checkpoint {path} has other tensors"),
         (
             RuleStrategy(CRFRobust(), checkpoint_to=path),
             MODEL,
@@ -1310,3 +1308,78 @@ def test_a_whole_run_with_every_kind_of_fault_ends_with_a_model() -> None:
     excluded = [result.train_metrics_clientapp[k]["fedcrf.excluded"] for k in (1, 2, 3)]
     assert excluded == [[1, 3, 4], [1, 3, 4, 5], [1, 3, 4]]
     assert result.train_metrics_clientapp[1]["fedcrf.not-finite"] == [2]
+
+
+@pytest.mark.parametrize("place", ["folder", "file/run.npz", "x" * 300])
+def test_a_checkpoint_that_cannot_be_written_is_named_before_anyone_trains(
+    place: str, tmp_path: Path
+) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file").touch()
+    places = {"record_to": tmp_path / "runs", "checkpoint_to": tmp_path / place}
+    asked: list[Message] = []
+    grid = Nodes(dict.fromkeys((1, 2), asked.append))
+    with pytest.raises(FedcrfError, match=f"^checkpoint {tmp_path / place}: "):
+        CRFAvg(**places).start(grid, arrays(MODEL), 1)
+    assert not asked
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["file", "folder"]
+
+
+def test_looking_whether_a_checkpoint_can_be_written_leaves_it_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    path.write_bytes(b"an earlier one")
+    ask(CRFAvg(checkpoint_to=path), [1, 2])
+    assert path.read_bytes() == b"an earlier one"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+WITHOUT_FLOATS: Mapping[str, dict[str, Any]] = {
+    "integers": {"votes": np.zeros(3, dtype=np.int64)},
+    "no tensor": {},
+    "no number": {"weight": np.zeros((0, 3))},
+}
+
+
+@pytest.mark.parametrize("model", WITHOUT_FLOATS.values(), ids=WITHOUT_FLOATS)
+@pytest.mark.parametrize(
+    ("rule", "refuses"),
+    [(CRFRobust(), True), (CRFAvg().rule, True), (RULES["krum"](), True), (FedAvgRule(), False)],
+    ids=lambda each: getattr(each, "name", ""),
+)
+def test_a_model_without_the_numbers_that_a_rule_needs_is_named_before_anyone_trains(
+    rule: Rule, refuses: bool, model: dict[str, Any]
+) -> None:
+    if refuses:
+        said = f"holds no floating-point number, and {rule.name} needs some: send its numbers as"
+        with pytest.raises(FedcrfError, match=said):
+            ask(RuleStrategy(rule), [1, 2], model)
+        return
+    grid = Nodes({
+        number: lambda asked: reply(
+            asked.metadata.dst_node_id, {name: each + 2 for name, each in model.items()}
+        )
+        for number in (1, 2)
+    })  # fmt: skip
+    result = RuleStrategy(rule, fraction_evaluate=0.0).start(grid, arrays(model), 1)
+    for name, each in model.items():
+        assert np.array_equal(tensors(result.arrays)[name], each + 2)
+
+
+def test_resume_has_the_arguments_of_start_by_place_too(tmp_path: Path) -> None:
+    kept = {"configs": 0}
+
+    def answer(asked: Message) -> Message:
+        kept["configs"] += "mine" in asked.content["config"]
+        return reply(asked.metadata.dst_node_id)
+
+    seen: list[int] = []
+    for rounds in (1, 2):
+        CRFAvg(checkpoint_to=tmp_path / "run.npz").resume(
+            Nodes(dict.fromkeys((1, 2), answer)), arrays(MODEL), rounds, 60.0,
+            ConfigRecord({"mine": 1}), ConfigRecord({"mine": 2}),
+            lambda number, _: seen.append(number),
+        )  # fmt: skip
+    assert kept["configs"] == 8
+    assert seen == [0, 1, 1, 2]
+    theirs, ours = (inspect.signature(each).parameters for each in (CRFAvg.start, CRFAvg.resume))
+    assert list(ours.values()) == list(theirs.values())

@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, Any, TypedDict, Unpack
+from typing import Annotated, TypedDict, Unpack
 
 import flwr
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
@@ -176,14 +176,22 @@ class RuleStrategy(Settings, FedAvg):
         )  # fmt: skip
 
     def resume(
-        self, grid: Grid, initial_arrays: ArrayRecord, num_rounds: int = 3, **arguments: Any
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord,
+        num_rounds: int = 3,
+        timeout: float = 3600,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateModel | None = None,
     ) -> Result:
         """Continue from the checkpoint if there is one, else start.
 
         Nodes are sent the numbers of the rounds still to do. The result has those rounds alone,
-        under these numbers. Records continue in the folder of the run, if it is still there. The
-        model is the same to the bit as without the stop, if the same nodes take part and their
-        training depends only on what they are sent.
+        under these numbers. Records continue in the folder of the run, if it is still there and of
+        the same settings. ``evaluate_fn`` measures the checkpoint's model first, which is recorded
+        if a kill came before it. The model is the same to the bit as without the stop, if the same
+        nodes take part and their training depends only on what they are sent.
 
         Arguments are those of ``start``: the arrays of the run's start, which the checkpoint's
         replace, and the rounds of the whole run.
@@ -193,14 +201,20 @@ class RuleStrategy(Settings, FedAvg):
                 model; or two rounds in a row had no usable reply.
         """
         check_whole("num_rounds", num_rounds, least=0)
+        others = (timeout, train_config, evaluate_config, evaluate_fn)
         saved = self._server.saved()
         if saved is None:
-            return self.start(grid, initial_arrays, num_rounds, **arguments)
+            return self.start(grid, initial_arrays, num_rounds, *others)
         with self._server.after(saved, as_state(initial_arrays), num_rounds):
             arrays = as_record(dict(saved.model))
             if saved.round >= num_rounds:
-                return Result(arrays=arrays)
-            result = self.start(grid, arrays, num_rounds - saved.round, **arguments)
+                result = Result(arrays=arrays)
+                metrics = None if evaluate_fn is None else evaluate_fn(saved.round, arrays)
+                if metrics is not None:
+                    self.record_evaluation(0, metrics)
+                    result.evaluate_metrics_serverapp[saved.round] = metrics
+                return result
+            result = self.start(grid, arrays, num_rounds - saved.round, *others)
         return _counted_from(saved.round, result)
 
     def configure_train(
@@ -232,8 +246,9 @@ class RuleStrategy(Settings, FedAvg):
         The messages go to the nodes that train, and carry the arrays of the global model.
 
         Raises:
-            FedcrfError: The model holds something other than real numbers, the memory is of another
-                model, or the records' folder cannot be made.
+            FedcrfError: The model holds something other than real numbers, or none that the rule
+                can use; the memory is of another model; or records or the checkpoint cannot be
+                written.
         """
         messages = list(messages)
         # Also where a run begins: strategies that wrap this one replace ``start``.
@@ -300,7 +315,8 @@ class RuleStrategy(Settings, FedAvg):
         """Add measurements of a round's model to its record, if there is one.
 
         `aggregate_evaluate` does so, and ``start`` for its ``evaluate_fn``. Call it in an
-        ``aggregate_evaluate`` of your own, or in a strategy around this one.
+        ``aggregate_evaluate`` of your own, with ``by_clients=True``, or in a strategy around this
+        one.
 
         The round is the present one, as Flower counts it; for others see `RuleServer.evaluated`.
         """
