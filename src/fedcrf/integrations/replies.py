@@ -195,12 +195,9 @@ def train_replies(
         )
 
     replies = list(replies)
-    replied = Counter(reply.node for reply in replies)
-    usable, excluded = _sorted_out((each for each in replies if replied[each.node] == 1), checked)
-    for node, times in replied.items():
-        if times > 1:  # which of them it means is not known
-            excluded.append(Excluded(node, f"replied {times} times"))
-    excluded += [Excluded(node, "did not reply") for node in set(asked) - replied.keys()]
+    usable, excluded = _sorted_out(replies, checked)
+    silent = set(asked) - {reply.node for reply in replies}
+    excluded += [Excluded(node, "did not reply") for node in silent]
     return usable, sorted(excluded, key=lambda each: each.node)
 
 
@@ -220,12 +217,18 @@ def _sorted_out(
     replies: Iterable[Reply], read: Callable[[Reply], T]
 ) -> tuple[list[T], list[Excluded]]:
     """Return what is read of usable replies, and the excluded nodes, each sorted by node."""
-    usable, excluded = [], []
+    of_node: dict[Node, list[Reply]] = {}
     for reply in sorted(replies, key=lambda reply: reply.node):
+        of_node.setdefault(reply.node, []).append(reply)
+    usable, excluded = [], []
+    for node, (reply, *others) in of_node.items():
+        if others:  # which of them the node means is not known
+            excluded.append(Excluded(node, f"replied {1 + len(others)} times"))
+            continue
         try:
             usable.append(read(reply))
         except FedcrfError as error:
-            excluded.append(Excluded.of(reply.node, error))
+            excluded.append(Excluded.of(node, error))
     return usable, excluded
 
 

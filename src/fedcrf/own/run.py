@@ -239,7 +239,9 @@ def run(given: SimpleNamespace) -> SimulationResult:
     plan = Factory.of(given.model)
     network = seeded_network(plan, given.seed, held.examples[0].labels.device)
     task = task_of(network, held, given.loss, given.metrics, given.optimizer, given.share)
-    tried = Tried.of(network, held, servers, task, given.batch_size)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)  # what draws comes to the same numbers every time
+        tried = Tried.of(network, held, servers, task, given.batch_size)
     if task.personal and any(isinstance(each, Examples) for each in servers.values()):
         raise FedcrfError(
             "share= leaves tensors to the sites, which the server does not have: leave "

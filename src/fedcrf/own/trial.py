@@ -188,19 +188,6 @@ class Tried:
         count = min(batch_size, 32)
         each = -(-count // len(sites.examples))
         few = Examples.joined([held[:each] for held in sites.examples])[:count]
-        with torch.random.fork_rng(devices=[]):  # what draws is to come to the same every time
-            torch.manual_seed(0)
-            return cls._of(network, few, sites, held_by_server, task)
-
-    @classmethod
-    def _of(
-        cls,
-        network: nn.Module,
-        few: Examples,
-        sites: Sites,
-        held_by_server: Mapping[str, Examples | float],
-        task: Task,
-    ) -> Tried:
         trained = copy.deepcopy(network).eval()
         outputs = _outputs(trained, few)
         num_classes = _num_classes(outputs, few, sites, held_by_server, task)

@@ -1165,11 +1165,13 @@ def test_evaluations_that_cannot_be_used_are_excluded(caplog: pytest.LogCaptureF
     strategy = CRFAvg()
     good = [reply(node, num_examples=node, eval_acc=node / 10) for node in (1, 3)]
     bad = [failure(2, "x"), reply(4, num_examples=0, eval_acc=9.0), message(5, RecordDict())]
+    bad += [reply(6, num_examples=6, eval_acc=1.0)] * 2
     with caplog.at_level(logging.INFO, logger="flwr"):
         metrics = strategy.aggregate_evaluate(1, [*bad, *good])
     assert metrics is not None
     assert metrics["eval_acc"] == pytest.approx(0.25)
-    assert "aggregate_evaluate: 2 usable, 3 excluded" in caplog.text
+    assert "aggregate_evaluate: 2 usable, 4 excluded" in caplog.text
+    assert "Node 6 is excluded: it replied 2 times" in caplog.text
     assert strategy.aggregate_evaluate(1, bad) is None
 
 
