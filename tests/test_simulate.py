@@ -867,8 +867,7 @@ ODD_ATTACKS: dict[str, tuple[type[Attack], str, Any, str]] = {
 def test_an_attack_that_returns_another_form_is_named(
     base: Any, method: str, does: Any, said: str
 ) -> None:
-    given = {"hides": False, method: lambda self, *given: does(*given)}
-    attack = type("Mine", (base,), given)
+    attack = type("Mine", (base,), {method: lambda self, *given: does(*given)})
     with pytest.raises(FedcrfError, match=f"attack Mine .*{said}"):
         simulate(attack=dataclass(frozen=True)(attack)(), attackers=["south"], rounds=1)
 
@@ -877,7 +876,7 @@ def test_what_an_attack_trains_on_has_the_form_of_its_examples() -> None:
     attack = type(
         "Mine",
         (DataAttack,),
-        {"hides": False, "poison": lambda self, x, y, *_: (x.astype(float), 1.0 - y)},
+        {"poison": lambda self, x, y, *_: (x.astype(float), 1.0 - y)},
     )
     flipped = simulate(attack=dataclass(frozen=True)(attack)(), attackers=["south"])
     assert_same(flipped, simulate(attack="label-flip", attackers=["south"]))

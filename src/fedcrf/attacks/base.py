@@ -179,7 +179,7 @@ class DataAttack(Attack, ABC):
             the round reports.
     """
 
-    hides: Truth
+    hides: Truth = False
 
     @abstractmethod
     def poison(
