@@ -825,7 +825,7 @@ ODD_RESULTS: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {
     ),
     "a tensor less": (
         lambda it: {"state": dict(list(it.state.items())[1:])},
-        "its next model has other tensors than the global model: '0.weight'",
+        "its next model has other tensors than the global model has: '0.weight'",
     ),
     "a weight less": (
         lambda it: {"weights": it.weights[1:]},

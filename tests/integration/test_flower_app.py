@@ -109,7 +109,7 @@ def test_in_simulation_with_faulty_clients(processes: Processes, tmp_path: Path)
     assert "no data today" in said[0]
     assert said[1:] == [
         "gives 0 as 'num-examples', which must be above 0",
-        "has '1.weight' as float32 (1, 64), the global model has float32 (64, 64)",
+        "reports '1.weight' as float32 (1, 64), the global model has float32 (64, 64)",
     ]
     assert all(sum(record.weight) == pytest.approx(1, abs=1e-5) for record in records)
     assert records[2].validation.accuracy > records[0].validation.accuracy > 0.2

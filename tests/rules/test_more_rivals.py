@@ -221,7 +221,7 @@ def test_without_server_data_fltrust_says_what_is_missing() -> None:
 
 def test_a_server_s_model_of_another_form_is_named() -> None:
     round_ = sample(3)
-    with pytest.raises(FedcrfError, match="the server has other tensors"):
+    with pytest.raises(FedcrfError, match="the server reports other tensors"):
         FLTrust().with_server_model({"w": np.zeros(2)}).aggregate({}, round_.before, round_.reports)
 
 

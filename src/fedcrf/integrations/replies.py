@@ -305,7 +305,7 @@ def usable_model(state: State, global_state: State) -> tuple[State, frozenset[st
     fitted = {**state, **cast} if cast else state
     misfit = misfit_of(fitted, global_state)
     if misfit is not None:
-        raise FedcrfError(misfit)
+        raise FedcrfError(f"reports {misfit}")
     return fitted, frozenset(casts)
 
 

@@ -202,7 +202,9 @@ class RuleServer:
         """
         misfit = misfit_of(saved.model, model)
         if misfit is not None:
-            raise FedcrfError(f"checkpoint {self._checkpoint} {misfit}: is it of another run?")
+            raise FedcrfError(
+                f"checkpoint {self._checkpoint} holds {misfit}: is it of another run?"
+            )
         self._origin = replace(saved, model={})
 
     def begin_round(self, number: int, sent: Any, asked: Sequence[Node]) -> None:

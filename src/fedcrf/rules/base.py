@@ -419,21 +419,21 @@ def check_reports(model: State, reports: Sequence[ClientReport]) -> None:
                 raise FedcrfError(f"'{name}' of {who} holds {tensor.dtype}: give real numbers")
         misfit = misfit_of(state, model)
         if misfit is not None:
-            raise FedcrfError(f"{who} {misfit}")
+            raise FedcrfError(f"{who} reports {misfit}")
 
 
 def misfit_of(state: State, model: State) -> str | None:
-    """Return how a reported model differs from the global model in form; None if it does not."""
+    """Return what a model has that is not of the global model's form; None if all is."""
     if isinstance(state, FlatState) and state.layout == Layout.of(model):
         return None
     if state.keys() != model.keys():
         odd = sorted(state.keys() ^ model.keys())[0]
-        return f"has other tensors than the global model: '{odd}' is in one of them only"
+        return f"other tensors than the global model has: '{odd}' is in one of them only"
     for name, expected in model.items():
         got = state[name]
         if (got.shape, got.dtype) != (expected.shape, expected.dtype):
             return (
-                f"has '{name}' as {got.dtype} {got.shape}, "
+                f"'{name}' as {got.dtype} {got.shape}, "
                 f"the global model has {expected.dtype} {expected.shape}"
             )
     return None

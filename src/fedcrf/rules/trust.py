@@ -54,7 +54,7 @@ class FLTrust(Deciding):
             )
         misfit = misfit_of(self.server, given.model)
         if misfit is not None:
-            raise FedcrfError(f"the server {misfit}")
+            raise FedcrfError(f"the server reports {misfit}")
         states = [given.model, self.server, *given.states]
         origin, server, *models = layers_alike(given.model, states)
         with np.errstate(over="ignore", invalid="ignore"):

@@ -511,7 +511,7 @@ def _check_result(result: object, model: State, clients: int) -> None:
         raise TypeError(f"it returned a {type(result).__name__}: return weighted_result(…)")
     wrong = misfit_of(result.state, model)
     if wrong is not None:
-        raise TypeError(f"its next model {wrong}")
+        raise TypeError(f"its next model has {wrong}")
     for name in ("weights", "base_weights"):
         shape = np.shape(getattr(result, name))
         if shape != (clients,):

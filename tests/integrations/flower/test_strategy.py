@@ -165,7 +165,7 @@ BAD: Mapping[str, tuple[Callable[[], Message], str]] = {
     "one tensor more": (lambda: reply(3, moved(3, more=1.0)), "'more' is in one of them only"),
     "broadcastable shape": (
         lambda: reply(3, moved(3, weight=np.ones((1, 3), np.float32))),
-        r"has 'weight' as float32 \(1, 3\), the global model has float32 \(2, 3\)",
+        r"reports 'weight' as float32 \(1, 3\), the global model has float32 \(2, 3\)",
     ),
     "parts of an integer": (lambda: reply(3, moved(3, count=7.5)), "reports 7.5 in 'count'"),
     "no number as integer": (lambda: reply(3, moved(3, count=np.nan)), "reports nan in 'count'"),
@@ -318,7 +318,7 @@ def test_a_round_without_a_usable_reply_keeps_the_model_and_says_so(
         ([], "each did not reply$"),
         (
             [reply(node, moved(node, bias=np.ones(3))) for node in (1, 2)],
-            r": each has 'bias' as float64 \(3,\), the global model has float64 \(2,\)$",
+            r": each reports 'bias' as float64 \(3,\), the global model has float64 \(2,\)$",
         ),
         (
             [failure(1, "x"), failure(2, "y")],
@@ -989,7 +989,7 @@ def test_what_cannot_be_resumed_is_named(tmp_path: Path) -> None:
         CRFAvg().resume(grid, arrays(MODEL), 3)
     CRFAvg(checkpoint_to=path).start(grid, arrays(MODEL), 1)
     for strategy, model, said in [
-        (CRFAvg(checkpoint_to=path), {"other": np.ones(2)}, f"checkpoint {path} has other tensors"),
+        (CRFAvg(checkpoint_to=path), {"other": np.ones(2)}, f"checkpoint {path} holds other"),
         (
             RuleStrategy(CRFRobust(), checkpoint_to=path),
             MODEL,
