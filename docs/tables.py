@@ -366,7 +366,7 @@ def rounds_decide(cells: pd.DataFrame, runs: Sequence[str]) -> str:
         else ""
     )
     missing = any(len(own) > len(seeds) for own in early.values())
-    of_seeds = f" of seed {listed(seeds, len(seeds))}" if missing else ""
+    of_seeds = f" of seed {listed(seeds)}" if missing else ""
     text += (
         f"In the first {shared} rounds{of_seeds}, which all have, the mean accuracies are {means}."
     )

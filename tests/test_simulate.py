@@ -201,6 +201,14 @@ def test_a_metric_is_measured_over_each_site_as_a_whole() -> None:
     assert "validation_largest" in result.metrics
 
 
+def test_a_metric_without_any_number_is_shown_and_an_accuracy_that_nobody_measures_is_not() -> None:
+    metrics = {"auc": lambda outputs, targets: float("nan")}
+    given = simulate(metrics=metrics, rounds=1).metrics
+    measured = ["validation_loss", "validation_auc", "test_loss", "test_auc"]
+    assert list(given) == ["training_loss", *measured]
+    assert given[["validation_auc", "test_auc"]].isna().all(axis=None)
+
+
 def test_several_outputs_frozen_parts_and_tensors() -> None:
     class Two(nn.Module):
         def __init__(self) -> None:
@@ -704,7 +712,7 @@ def test_targets_as_tables_have_them(targets: list[str], labels: list[Any], tmp_
     (tmp_path / "a.csv").write_text("\n".join(["c, d, y", *lines]) + "\n", encoding="utf-8")
     read = read_site_files(tmp_path)
     found = read.sites["a"][1].tolist()
-    assert [read.class_names[each] for each in found] if read.class_names else found == labels
+    assert [read.class_names[each] if read.class_names else each for each in found] == labels
     assert site_dataset(f"sites:{tmp_path}", None).train.labels.tolist() == [
         sorted(set(labels)).index(label) for label in labels
     ]
@@ -1176,7 +1184,7 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "numbers beyond": (
         {"sites": odd("west", lambda x: x * 1e300)},
-        r"inputs of site 'west' have numbers beyond 3.4e\+38, the largest that the model takes",
+        r"inputs of site 'west' are beyond 3.4e\+38: give numbers that float32 can hold",
     ),
     "a number for targets": ({"sites": odd("west", None, lambda y: 3.0)}, "inputs and no targets"),
     "no pattern": ({"share": []}, "share has no pattern: give one, or leave it out: there are 0.w"),

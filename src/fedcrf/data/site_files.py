@@ -102,11 +102,7 @@ def site_dataset(name: str, label_column: str | None) -> ImageDataset:
             )
         if not np.isfinite(inputs).all():
             raise FedcrfError(f"inputs of {called} are NaN or infinite: fill them in")
-        if inputs.dtype.kind == "f" and np.abs(inputs).max(initial=0) > LARGEST_FLOAT32:
-            raise FedcrfError(
-                f"inputs of {called} are beyond {LARGEST_FLOAT32:.3g}: give numbers that float32 "
-                "can hold"
-            )
+        check_range(inputs, f"inputs of {called}")
         if targets.ndim != 1 or targets.dtype.kind not in "biuf" or not _are_labels(targets):
             raise FedcrfError(
                 f"targets of {called} are no labels from 0 on: give such, or use "
@@ -160,6 +156,14 @@ def check_alike(what: str, forms: Mapping[str, object]) -> None:
             )
 
 
+def check_range(values: NDArray[Any], what: str) -> None:
+    """Raise a `FedcrfError` for a finite number that float32 cannot hold."""
+    if np.abs(values).max(initial=0, where=np.isfinite(values)) > LARGEST_FLOAT32:
+        raise FedcrfError(
+            f"{what} are beyond {LARGEST_FLOAT32:.3g}: give numbers that float32 can hold"
+        )
+
+
 def _are_labels(targets: NDArray[Any]) -> bool:
     """Tell whether targets are whole numbers from 0 on, in any form."""
     numbers = targets.astype(np.float64)
@@ -196,21 +200,25 @@ def _one_site(path: Path, label_column: str | None, columns: list[str]) -> Pair:
     if suffix != ".npz":
         import pandas as pd
 
-        if suffix != ".csv":
-            return _table(path, pd.read_parquet(path), label_column, columns)
-        table = pd.read_csv(path)
-        for name in table.columns[
-            table.isna().any() & (table.dtypes.map(lambda dtype: dtype.kind not in "biuf"))
-        ]:
-            # A class may be called None or NA; only what is not there is missing.
-            column = pd.read_csv(path, usecols=[name], dtype=str, keep_default_na=False)[name]
-            table[name] = column.mask(column == "")
+        table = _read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
         return _table(path, table, label_column, columns)
     arrays = _arrays(path)
     if not {INPUTS, TARGET} <= set(arrays):
         there = ", ".join(arrays) or "nothing"
         raise FedcrfError(f"{path} holds {there}: give it two arrays, x and y")
     return arrays[INPUTS], arrays[TARGET]
+
+
+def _read_csv(path: Path) -> pd.DataFrame:
+    """Return a table in which words such as None or NA are words, and what is empty is missing."""
+    import pandas as pd
+
+    table = pd.read_csv(path)
+    for name, column in table.items():
+        if column.dtype.kind not in "biuf" and column.isna().any():
+            words = pd.read_csv(path, usecols=[name], dtype=str, keep_default_na=False)[name]
+            table[name] = words.mask(words == "")
+    return table
 
 
 def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: list[str]) -> Pair:

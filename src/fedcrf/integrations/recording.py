@@ -170,10 +170,12 @@ class Recorder:
     ) -> None:
         """Write the same of a round of an earlier run, unless it was measured already."""
         before = self._earlier(run)
-        for record in [] if before is None else before.sound_records()[0]:
+        if before is None:
+            return
+        for record in before.sound_records()[0]:
             known = record.validation if by_clients else record.held_out
-            measured = known is not None and any(map(math.isfinite, known.model_dump().values()))
-            if before is not None and record.round == number and not measured:
+            measured = known is not None and any(math.isfinite(value) for _, value in known)
+            if record.round == number and not measured:
                 before.go_on()
                 metrics, seconds = Metrics(loss=loss, accuracy=accuracy), record.seconds.evaluation
                 before.append(_evaluation(number, metrics, seconds, by_clients))

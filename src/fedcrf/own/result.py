@@ -72,11 +72,11 @@ class SimulationResult:
                 row |= {f"{name}_{other}": value for other, value in others.items()}
             rows.append(row)
         frame = pd.DataFrame(rows, index=self._rounds)
+        absent = {"validation_accuracy", "test_accuracy"}
         of_test = [name for name in frame if name.startswith("test_")]
-        absent = of_test if frame[of_test].isna().all(axis=None) else []
-        absent += [f"{name}_accuracy" for name in ("validation", "test")]
-        unknown = [name for name in dict.fromkeys(absent) if frame[name].isna().all()]
-        return frame.drop(columns=unknown)
+        if frame[of_test].isna().all(axis=None):
+            absent.update(of_test)
+        return frame.drop(columns=[name for name in absent if frame[name].isna().all()])
 
     @property
     def trust(self) -> pd.DataFrame:

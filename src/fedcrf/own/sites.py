@@ -9,12 +9,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.utils.data import Dataset
 
 from fedcrf.data import split_client
-from fedcrf.data.site_files import check_alike, check_pair
+from fedcrf.data.site_files import check_alike, check_pair, check_range
 from fedcrf.errors import FedcrfError, failing
 from fedcrf.simulation.federation import (
     Examples,
@@ -212,8 +211,10 @@ def _tensor(values: Any, what: str) -> Tensor:
         copied = np.array(array, np.float64 if array.dtype.kind == "f" else np.int64, order="C")
         tensor = torch.from_numpy(copied)
         if tensor.is_floating_point():
-            _check_range(copied, what)
-            tensor = tensor.to(torch.get_default_dtype())
+            dtype = torch.get_default_dtype()
+            if dtype == torch.float32:
+                check_range(copied, what)
+            tensor = tensor.to(dtype)
     if tensor.is_floating_point() and tensor.numel() and tensor.dim():
         odd = ~torch.isfinite(tensor).reshape(len(tensor), -1).all(dim=1)
         if odd.any():
@@ -222,13 +223,3 @@ def _tensor(values: Any, what: str) -> Tensor:
                 "leave the example out"
             )
     return tensor
-
-
-def _check_range(values: NDArray[Any], what: str) -> None:
-    """Raise a `FedcrfError` for a finite number that torch's default dtype cannot hold."""
-    largest = torch.finfo(torch.get_default_dtype()).max
-    if (np.isfinite(values) & (np.abs(values) > largest)).any():
-        raise FedcrfError(
-            f"{what} have numbers beyond {largest:.3g}, the largest that the model takes: scale "
-            "them"
-        )

@@ -267,9 +267,8 @@ class Worker:
         with torch.random.fork_rng(devices=[]):
             for owner, where in owned:
                 self._load(owner)
-                begin = partial(self._seed_at, seed + start + where.start)
-                scores = self._scores(part[where], begin)
-                for of, values in scores.items():
+                begin = partial(self._seed, seed + start + where.start)
+                for of, values in self._scores(part[where], begin).items():
                     places[of][where] = values
 
     def _scores(self, examples: Examples, begin: Callable[[int], None] = lambda at: None) -> Scores:
@@ -297,11 +296,9 @@ class Worker:
             for name, tensor in self._simulation.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
 
-    def _seed_at(self, first: int, at: int) -> None:
-        """Seed what a network draws while it is scored, by the place of an example."""
-        self._seed(first + at)
-
-    def _seed(self, seed: int) -> None:
+    def _seed(self, first: int, place: int = 0) -> None:
+        """Seed what a network draws, by ``first`` and the place of an example."""
+        seed = first + place
         # torch.manual_seed keeps a note for every device there might be, a trace of the stack each.
         torch.default_generator.manual_seed(seed)
         if self._simulation.federation.device.type == "cuda":
