@@ -76,6 +76,13 @@ def test_a_round_that_nobody_fetched_is_an_error(tmp_path: Path) -> None:
     assert not [*tmp_path.iterdir()]
 
 
+def test_a_job_that_cannot_begin_is_refused_to_every_site(tmp_path: Path) -> None:
+    server = server_of(tmp_path)
+    for site in SITES:
+        with pytest.raises(FedcrfError, match="the global model is not finite in 'w'"):
+            server.fetched({"w": np.array([np.nan])}, [site])
+
+
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ import pytest
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.integrations.server import RuleServer
-from fedcrf.rules import CRFRobust, Rule
+from fedcrf.rules import AggregationResult, ClientReport, CRFRobust, Memory, Rule, State
 from fedcrf.rules import FedAvg as FedAvgRule
 from integrations.hostile import COUNT, Answer
 
@@ -75,6 +76,24 @@ def test_a_run_that_was_stopped_ends_as_if_it_was_not(tmp_path: Path) -> None:
     Loop(rule, checkpoint_to=path).run(2)
     resumed = Loop(rule, checkpoint_to=path).run(4)
     assert np.array_equal(resumed["w"], whole["w"])
+
+
+class Hoarding(FedAvgRule):
+    """FedAvg that remembers what no checkpoint holds."""
+
+    remembers: ClassVar[bool] = True
+
+    def aggregate(
+        self, memory: Memory, global_state: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        seen = np.array([{"round": 1}], dtype=object)
+        return replace(super().aggregate({}, global_state, reports), memory={"seen": seen})
+
+
+def test_a_memory_that_no_checkpoint_holds_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FedcrfError, match=r"run\.npz: the memory's 'rule\.seen' holds objects"):
+        Loop(Hoarding(), checkpoint_to=tmp_path / "run.npz").run(1)
+    assert not [*tmp_path.iterdir()]
 
 
 def test_rounds_without_a_usable_reply_end_the_run(caplog: pytest.LogCaptureFixture) -> None:

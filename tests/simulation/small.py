@@ -144,6 +144,21 @@ class Broken:
         raise ZeroDivisionError("broken")
 
 
+class OddError(Exception):
+    """Cannot be read from its pickle, which makes it of its message alone."""
+
+    def __init__(self, what: str, where: str) -> None:
+        super().__init__(f"{what} in {where}")
+
+
+@dataclass(frozen=True)
+class OddlyBroken:
+    """The same, with an error of its own."""
+
+    def correct_gradients(self, parameters: Any, global_parameters: Any) -> None:
+        raise OddError("no gradient", "layer 3")
+
+
 @dataclass(frozen=True)
 class FrozenPlan:
     """Its first layer is not trained, as when a pretrained body is kept."""

@@ -14,11 +14,19 @@ import pytest
 
 from fedcrf import FedcrfError
 from fedcrf.models import MLP
-from fedcrf.objectives import Proximal
+from fedcrf.objectives import Objective, Proximal
 from fedcrf.rules import CRF, Adam, FLTrust, Krum, Optimized
 from fedcrf.simulation.engine import Engine, engine_for, shared_out
 from simulation import small
-from simulation.small import Asking, BatchNormPlan, Broken, DropoutPlan, HalvedPlan, federation
+from simulation.small import (
+    Asking,
+    BatchNormPlan,
+    Broken,
+    DropoutPlan,
+    HalvedPlan,
+    OddlyBroken,
+    federation,
+)
 
 quickly = pytest.mark.usefixtures("quick_children")
 
@@ -68,9 +76,18 @@ def test_a_worker_that_dies_ends_the_run_with_a_clear_error() -> None:
 
 
 @quickly
-def test_what_goes_wrong_in_a_worker_is_told() -> None:
-    run = simulation(objective=Broken())
-    with pytest.raises(ZeroDivisionError, match="broken"):
+@pytest.mark.parametrize(
+    ("objective", "kind", "said"),
+    [
+        (Broken(), ZeroDivisionError, "broken"),
+        (OddlyBroken(), FedcrfError, "^OddError: no gradient in layer 3"),
+    ],
+)
+def test_what_goes_wrong_in_a_worker_is_told(
+    objective: Objective, kind: type[Exception], said: str
+) -> None:
+    run = simulation(objective=objective)
+    with pytest.raises(kind, match=said):
         list(run.rounds(run.start(), 2))
     assert multiprocessing.active_children() == []
 

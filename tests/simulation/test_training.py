@@ -20,6 +20,7 @@ from fedcrf.models import MLP
 from fedcrf.objectives import OBJECTIVES, Objective, Plain, Proximal
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import (
+    MOST_EXAMPLES,
     LocalTraining,
     NetworkTraining,
     epochs,
@@ -32,6 +33,7 @@ from simulation.small import (
     BatchNormPlan,
     DropoutPlan,
     FrozenPlan,
+    HalvedPlan,
     NormedPlan,
     PartlyUsedPlan,
     examples,
@@ -164,12 +166,23 @@ def by_hand(
         (MLP((7,)), LocalTraining(0.1, 0.9, batch_size=5, local_epochs=3), 12),  # 5, 5, 2
         (MLP((6, 5)), LocalTraining(0.2, 0.0, batch_size=3, local_epochs=2), 7),
         (MLP(()), LocalTraining(0.1, 0.9, batch_size=64, local_epochs=4), 10),  # one batch
+        (MLP((7,)), LocalTraining(0.1, 0.9, batch_size=MOST_EXAMPLES, local_epochs=4), 10),
         (MLP((7,)), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2), 1),
         (BatchNormPlan(), LocalTraining(0.05, 0.9, batch_size=4, local_epochs=2), 10),
         (FrozenPlan(), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2), 10),
         (PartlyUsedPlan(), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2), 10),
     ],
-    ids=["whole batches", "rest", "momentum 0", "linear", "single", "norm", "frozen", "unused"],
+    ids=[
+        "whole batches",
+        "rest",
+        "momentum 0",
+        "linear",
+        "any size",
+        "single",
+        "norm",
+        "frozen",
+        "unused",
+    ],
 )
 def test_against_a_loop_by_hand(
     train: Train, name: str, plan: Any, settings: LocalTraining, count: int
@@ -328,3 +341,17 @@ def test_mixed_precision_learns_alike(plan: Any) -> None:
         assert all(parameter.dtype == torch.float32 for parameter in network.parameters())
     assert losses["float32"] != losses["bfloat16"], "it was not used at all"
     assert losses["float32"] == pytest.approx(losses["bfloat16"], rel=0.02)
+
+
+@pytest.mark.parametrize("momenta", [None, "its own"])
+def test_a_layer_in_half_precision_is_trained_like_any(momenta: str | None) -> None:
+    data, half = examples(40, seed=5), built(HalvedPlan())
+    whole = nn.Sequential(nn.Flatten(), nn.Linear(half.in_features, half.out_features))
+    whole[1].load_state_dict(half.state_dict())
+    for network in (half, whole):
+        settings = LocalTraining(0.05, batch_size=8, local_epochs=3)
+        passes = epochs(settings, len(data), np.random.default_rng(3))
+        kept = [torch.zeros(each.shape) for each in network.parameters()] if momenta else None
+        NetworkTraining(network, settings)(data, Plain(), passes, kept, 1)
+    for name, tensor in half.state_dict().items():
+        assert_allclose(tensor.float(), whole.state_dict()[f"1.{name}"], atol=0.02, err_msg=name)

@@ -52,8 +52,14 @@ class Checkpoint:
         """Write it, atomically.
 
         Raises:
-            FedcrfError: It cannot be written.
+            FedcrfError: It cannot be written, or the memory holds objects, which are not read.
         """
+        for name, array in self.memory.items():
+            if np.asarray(array).dtype.hasobject:
+                raise FedcrfError(
+                    f"checkpoint {path}: the memory's '{name}' holds objects: let the rule "
+                    "remember arrays of numbers or texts"
+                )
         arrays = {
             "round": np.array(self.round),
             "run": np.array(self.run or ""),

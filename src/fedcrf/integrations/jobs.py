@@ -106,8 +106,8 @@ class JobServer(RuleServer):
                     if saved is not None:
                         self.go_on(saved, self.model_of(sent))
                         self._log.info("Continuing after round %d with its memory", saved.round)
+                self.begin_round(self._number + 1, sent, ())
                 self._number += 1
-                self.begin_round(self._number, sent, ())
                 self._contents = {}
             self.ask_also(sites)
 

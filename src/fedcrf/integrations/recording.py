@@ -87,6 +87,7 @@ class Recorder:
     ) -> Path:
         """Begin the record of a run, or go on with that of an earlier one, and return its folder.
 
+        A record without a round yet is not begun twice: a server may choose its nodes anew.
         ``clients`` are those of the earlier run by node, after so many ``rounds``; they keep their
         numbers.
 
@@ -98,8 +99,9 @@ class Recorder:
             before.go_on()
             self._run, self._numbers = before, _numbers_in(before, clients or {}, rounds)
             return before.path
-        self._run = RecordedRun.begin(self._parent, self._description, datetime.now(UTC))
         self._numbers = ShownNumbers({})
+        if self._run is None or not self._run.exists() or self._run.sound_records()[0]:
+            self._run = RecordedRun.begin(self._parent, self._description, datetime.now(UTC))
         return self._run.path
 
     def changed(self, run: str | None) -> str | None:

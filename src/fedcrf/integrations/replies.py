@@ -10,6 +10,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from itertools import count
 from numbers import Real
 from typing import Any, Protocol, TypeVar
 
@@ -30,7 +31,7 @@ MOST_REASON = 300
 """Longest reason, in characters: it may quote what a client sent."""
 
 MOST_PARTITIONS = 1 << 20
-"""Larger partition ids are ignored, since figures have a row for each smaller one."""
+"""Larger partition ids are ignored: clients without a partition have the numbers from here on."""
 
 Node = int | str
 """A node's id: a number, or a name; all of a run are of one kind."""
@@ -407,7 +408,8 @@ def client_reports(
 class ShownNumbers:
     """The number of each client in a run's records, small and the same in every round.
 
-    It is the client's partition, if that is free. Others get numbers above all before.
+    It is the client's partition, if that is free. Others get numbers above all before but those of
+    odd partitions, above 1000 and ten times the median.
     """
 
     def __init__(self, numbers: Mapping[int, int], taken: Iterable[int] = ()) -> None:
@@ -422,7 +424,10 @@ class ShownNumbers:
         free = {client for client in new if client < MOST_PARTITIONS} - self._taken
         self._numbers.update(zip(free, free, strict=True))
         self._taken |= free
-        for number, client in enumerate(sorted(new - free), 1 + max(self._taken, default=-1)):
+        most = 10 * max(100, statistics.median_low([0, *self._taken]))
+        largest = max((number for number in self._taken if number <= most), default=-1)
+        further = (number for number in count(largest + 1) if number not in self._taken)
+        for client, number in zip(sorted(new - free), further, strict=False):
             self._numbers[client] = number
             self._taken.add(number)
         return [self._numbers[client] for client in clients]

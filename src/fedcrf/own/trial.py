@@ -19,6 +19,7 @@ from fedcrf.models import made_by
 from fedcrf.objectives import ACCURACY, Metric, Outputs, Task
 from fedcrf.own.sites import Sites, kind_of
 from fedcrf.simulation.federation import Examples
+from fedcrf.simulation.local_training import can_be_fused
 
 NOT = "!"
 """Stands before a pattern of names that are left out."""
@@ -308,7 +309,8 @@ def _num_classes(
 
 def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     """Return what trains where no optimizer is given; see `NetworkTraining`."""
-    return torch.optim.SGD(parameters, lr=1.0, momentum=0.9, fused=True)
+    trained = [*parameters]
+    return torch.optim.SGD(trained, lr=1.0, momentum=0.9, fused=can_be_fused(trained))
 
 
 def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tuple[str, float]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import math
+import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from multiprocessing.connection import Connection, wait
@@ -20,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError, in_a_line, unknown_name
 from fedcrf.objectives import ACCURACY, CLASSIFICATION, LOSS, Outputs, Task
 from fedcrf.processes import Child, in_child
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
@@ -470,5 +471,14 @@ def _serve(connection: Connection, simulation: Simulation, memory: RoundMemory) 
             try:
                 answer = getattr(worker, kind)(*arguments)
             except Exception as error:
-                answer = error
+                answer = _to_be_sent(error)
             connection.send(answer)
+
+
+def _to_be_sent(error: Exception) -> Exception:
+    """Return an error as another process can read it: where its kind cannot be, what it says."""
+    try:
+        pickle.loads(pickle.dumps(error))
+    except Exception:
+        return FedcrfError(in_a_line(error))
+    return error

@@ -310,7 +310,7 @@ class NetworkTraining:
             lr=settings.step_size(number),
             momentum=settings.beta,
             weight_decay=settings.client_decay,
-            fused=True,
+            fused=can_be_fused(parameters),
         )
         if settings.beta and momenta is not None:
             self._buffers = [m.to(p) for m, p in zip(momenta, parameters, strict=True)]
@@ -370,6 +370,14 @@ def repeats(network: nn.Module) -> bool:
         and getattr(layer, "momentum", 0.0) is not None  # batch norm would count its batches
         for layer in network.modules()
     )
+
+
+def can_be_fused(parameters: Iterable[Tensor]) -> bool:
+    """Tell whether fused SGD trains them all.
+
+    On a CPU it leaves most numbers of half precision as they are (pytorch issue 191763).
+    """
+    return all(each.is_cuda or each.dtype.itemsize >= 4 for each in parameters)
 
 
 def is_on_gpu(network: nn.Module) -> bool:
@@ -543,7 +551,7 @@ class MLPTraining:
         self._zeros = [torch.empty_like(tensor) for tensor in self._parameters]
         self._start = [torch.empty_like(tensor) for tensor in self._parameters]
         self._widths = [layers[0].in_features, *(layer.out_features for layer in layers)]
-        self._whole = self._last = _Batch(self._widths, settings.batch_size)
+        self._batches: dict[bool, _Batch] = {}  # made as they come: a batch size may be any number
 
     @torch.no_grad()
     def __call__(
@@ -587,11 +595,11 @@ class MLPTraining:
 
     def _batch(self, size: int) -> _Batch:
         """Return the memory for a batch; that of a whole one and of the last other size is kept."""
-        if size == len(self._whole.ones):
-            return self._whole
-        if size != len(self._last.ones):
-            self._last = _Batch(self._widths, size)
-        return self._last
+        whole = size == self._settings.batch_size
+        kept = self._batches.get(whole)
+        if kept is None or size != len(kept.ones):
+            kept = self._batches[whole] = _Batch(self._widths, size)
+        return kept
 
     def _forward(self, batch: _Batch, chosen: Tensor) -> None:
         """Fill outputs, the last delta, and the log-probability of each example's label."""

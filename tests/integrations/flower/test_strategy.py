@@ -383,7 +383,11 @@ def failing(state: State, reports: Sequence[ClientReport]) -> AggregationResult:
     ("decide", "reason"),
     [
         (kept, "who replied is distrusted"),
-        (failing, "the rule failed: ZeroDivisionError: by design"),
+        (
+            failing,
+            "the rule failed: ZeroDivisionError: by design, at test_strategy.py:"
+            f"{failing.__code__.co_firstlineno + 1}",
+        ),
     ],
 )
 def test_a_round_that_the_rule_keeps_is_told(
@@ -464,18 +468,33 @@ class SuperLink(Nodes):
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
         for sent in messages:
-            sent.metadata.__dict__["_message_id"] = f"message {sent.metadata.dst_node_id}"
+            kind, node = sent.metadata.message_type, sent.metadata.dst_node_id
+            sent.metadata.__dict__["_message_id"] = f"{kind} {node}"
         lost = failure(1, "Node Unavailable")
-        lost.metadata.reply_to_message_id = "message 2"
+        lost.metadata.reply_to_message_id = f"{kind} 2"
         return [lost, *super().send_and_receive(messages, timeout=timeout)]
 
 
+class OwnEvaluation(CRFAvg):
+    """Asks all nodes to evaluate, in its own way."""
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        content = RecordDict({"arrays": arrays, "config": config})
+        return self.note_sent(
+            Message(content, dst_node_id=node, message_type="evaluate")
+            for node in grid.get_node_ids()
+        )
+
+
+@pytest.mark.parametrize("make", [CRFAvg, OwnEvaluation])
 def test_an_error_of_the_link_is_that_of_the_lost_node(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    make: type[CRFAvg], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     nodes = {7: lambda _: reply(7, eval_acc=0.5), 2: lambda _: None, 3: lambda _: failure(3, "x")}
     with caplog.at_level(logging.INFO, logger="flwr"):
-        CRFAvg(record_to=tmp_path).start(SuperLink(nodes), arrays(MODEL), num_rounds=1)
+        make(record_to=tmp_path).start(SuperLink(nodes), arrays(MODEL), num_rounds=1)
     (run,) = recorded_runs(tmp_path).values()
     (record,) = run.records()
     assert record.nodes == [7]
@@ -557,6 +576,16 @@ def test_a_client_is_what_its_node_first_was_whatever_it_or_others_give() -> Non
     assert numbers.of(clients.values()) == [2, 4, 5]
     # Of a partition whose number another has already.
     assert numbers.of([5, 9, THIRD]) == [10, 9, 7]
+
+
+def test_an_odd_partition_moves_no_other_number() -> None:
+    odd, numbers = MOST_PARTITIONS - 1, ShownNumbers({})
+    assert numbers.of([0, 1, 2, odd, FIRST]) == [0, 1, 2, odd, 3]
+    assert numbers.of([3, 5, 999, SECOND]) == [1000, 5, 999, 1001]
+    assert ShownNumbers({4: 4, odd: odd}).of([4, FIRST]) == [4, 5]
+    assert ShownNumbers({}).of([odd, FIRST]) == [odd, 0]
+    # Where most are large, none of them is odd.
+    assert ShownNumbers({}).of([5, 7000, 8000, 9000, FIRST]) == [5, 7000, 8000, 9000, 9001]
 
 
 def test_a_node_of_an_earlier_run_keeps_its_partition_unless_it_is_not_heard_of() -> None:
@@ -1260,9 +1289,21 @@ class OnlyEven(CRFAvg):
         return self.begin_round(server_round, arrays, messages)
 
 
-def test_a_configuration_of_ones_own_begins_the_round(tmp_path: Path) -> None:
+class EvenOfAll(CRFAvg):
+    """Begins a round with all nodes, and anew with those of even number."""
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        messages = super().configure_train(server_round, arrays, config, grid)
+        even = [each for each in messages if each.metadata.dst_node_id % 2 == 0]
+        return self.begin_round(server_round, arrays, even)
+
+
+@pytest.mark.parametrize("make", [OnlyEven, EvenOfAll])
+def test_a_configuration_of_ones_own_begins_the_round(make: type[CRFAvg], tmp_path: Path) -> None:
     grid = Nodes({k: lambda asked: reply(asked.metadata.dst_node_id) for k in range(1, 6)})
-    strategy = OnlyEven(record_to=tmp_path, fraction_evaluate=0.0)
+    strategy = make(record_to=tmp_path, fraction_evaluate=0.0)
     result = strategy.start(grid, arrays(MODEL), num_rounds=2)
     assert result.train_metrics_clientapp[2]["fedcrf.node-id"] == [2, 4]
     (run,) = recorded_runs(tmp_path).values()

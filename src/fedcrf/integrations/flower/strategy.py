@@ -250,9 +250,8 @@ class RuleStrategy(Settings, FedAvg):
                 can use; the memory is of another model; or records or the checkpoint cannot be
                 written.
         """
-        messages = list(messages)
         # Also where a run begins: strategies that wrap this one replace ``start``.
-        self._sent = [message.metadata for message in messages]
+        messages = self.note_sent(messages)
         asked = [each.dst_node_id for each in self._sent]
         self._server.begin_round(server_round, arrays, asked)
         return messages
@@ -290,9 +289,19 @@ class RuleStrategy(Settings, FedAvg):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Return the messages of ``FedAvg``."""
+        """Return the messages of ``FedAvg``.
+
+        An override that does not call this method ends with `note_sent`.
+        """
         number = server_round + self.rounds_before
-        messages = list(super().configure_evaluate(number, arrays, config, grid))
+        return self.note_sent(super().configure_evaluate(number, arrays, config, grid))
+
+    def note_sent(self, messages: Iterable[Message]) -> list[Message]:
+        """Return the messages, and note to which nodes they go.
+
+        Where a node is lost, Flower's SuperLink answers for it, under an id of its own.
+        """
+        messages = list(messages)
         self._sent = [message.metadata for message in messages]
         return messages
 
