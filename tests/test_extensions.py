@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,7 @@ from fedcrf.experiments.results import read_results
 from fedcrf.experiments.settings import find_method, folder_name, method_title
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import Store
+from fedcrf.experiments.study import Study, parse_axis, read_suite
 from fedcrf.extensions import is_outside, short_name
 from integration.command_line import CommandLine, environment, fedcrf
 
@@ -172,6 +174,26 @@ def stripes():
     return images[:200], labels[:200], images[200:], labels[200:]
 
 
+def nothing():
+    assert False
+
+
+class Narrow(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(63, 10)
+
+    def forward(self, images):
+        return self.layer(images.flatten(1))
+
+
+class Reading(Linear):
+    """A network that reads a file where it is trained."""
+
+    def forward(self, images):
+        return super().forward(images) if not self.training else open("no.csv")
+
+
 def floats():
     return np.zeros((9, 8, 8)), np.zeros(9, int)
 
@@ -190,6 +212,13 @@ def twice(labels, settings, generator):
 RESTED = PartitionScheme("all alike.", lambda labels, settings, generator: np.array_split(
     generator.permutation(len(labels)), settings.num_clients), ignores=frozenset({"alpha"}))
 '''  # noqa: E501
+
+
+def raised(text: str) -> str:
+    """Return where the file raises an error, as one line of error has it."""
+    (line,) = (number for number, line in enumerate(MINE.split("\n"), 1) if text in line)
+    return f"at mine.py:{line}"
+
 
 ALL = (
     "--methods", "fedavg,./mine.py:Capped,crf-robust+./mine.py:Decay",
@@ -259,7 +288,10 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
         (["--methods", "./mine.py"], "name what is in the file, as in ./mine.py:NAME"),
         (["--methods", "./mine.py:Needing"], "rules.Needing.most has no value: give it one"),
         (["--methods", "crf+./mine.py:Linear"], "is no class of settings: give a frozen dataclass"),
-        (["--methods", "./script.py:Rule"], "cannot be imported (SystemExit: 0)"),
+        (
+            ["--methods", "./script.py:Rule"],
+            "cannot be imported (SystemExit: 0, at script.py:1)",
+        ),
         (
             ["--methods", "./mine.py:Listing"],
             "rules.Listing.several is a list, which no setting can be",
@@ -268,7 +300,18 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
             ["--methods", "./mine.py:Undecorated"],
             "is no class of settings: give a frozen dataclass, with @dataclass(frozen=True)",
         ),
-        (["--model", "./mine.py:Unbuilt"], "./mine.py:Unbuilt failed (RuntimeError: not today)"),
+        (
+            ["--model", "./mine.py:Unbuilt"],
+            f"./mine.py:Unbuilt failed (RuntimeError: not today, {raised('not today')})",
+        ),
+        (
+            ["--model", "./mine.py:Narrow"],
+            f"and 63x10), {raised('return self.layer')})",
+        ),
+        (
+            ["--dataset", "./mine.py:nothing"],
+            f"data set './mine.py:nothing' failed (AssertionError, {raised('assert False')})",
+        ),
         (["--methods", "./mine.py:Array"], "has a setting of no known type (Unable to generate"),
         (
             ["--methods", "./mine.py:Strict", "--set", "rules.Strict.most=3"],
@@ -316,11 +359,47 @@ def test_what_raises_in_a_round_ends_its_cell_alone(
     )  # fmt: skip
     assert done.rc == 2
     assert done.err.splitlines()[-1] == (
-        "fedcrf: error: 1 of the cells failed: Capped-seed-0; "
-        "rule 'Capped' failed in round 3 (RuntimeError: no more than this)"
+        "fedcrf: error: 1 of the cells failed: Capped-seed-0: rule 'Capped' failed in round 3 "
+        f"(RuntimeError: no more than this, {raised('no more')})"
     )
     run = read_results(Store(tmp_path / "run"))
     assert [len(each.records) for each in run.cells] == [2, 4]
+
+
+def test_a_file_that_a_network_does_not_find_is_named_with_the_line(
+    home: Path, command_line: CommandLine, tmp_path: Path
+) -> None:
+    done = command_line(
+        "run", "--methods", "fedavg", "--model", "./mine.py:Reading", "--rounds", 1,
+        "--seeds", 0, "--jobs", 1, "-o", tmp_path / "run", cwd=home,
+    )  # fmt: skip
+    said = f"no.csv: No such file or directory, {raised('no.csv')}"
+    assert done.err == f"fedcrf: error: 1 of the cells failed: fedavg-seed-0: {said}\n"
+
+
+def test_each_cell_that_failed_is_named_with_its_reason(
+    home: Path, command_line: CommandLine, tmp_path: Path
+) -> None:
+    """At the end of a sweep and of a suite, whose cells have the same names in other folders."""
+    rule = ("--methods", "fedavg,./mine.py:Capped", "--seeds", 0, "--jobs", 1,
+            "--set", "rounds.maximum=2")  # fmt: skip
+    said = "rule 'Capped' failed in round {} (RuntimeError: no more than this, {})"
+    first, second = (said.format(number, raised("no more")) for number in (1, 2))
+    swept = command_line(
+        "sweep", *rule, "--over", "rules.Capped.fails_in=0,1,2", "-o", tmp_path / "sweep", cwd=home
+    )
+    assert swept.err == (
+        f"fedcrf: error: 2 of the cells failed: fails_in=1/Capped-seed-0: {first}; "
+        f"fails_in=2/Capped-seed-0: {second}\n"
+    )
+    suite = command_line(
+        "robustness", *rule, "--conditions", "ipm-2,alie-1", "--partitions", "iid",
+        "--set", "rules.Capped.fails_in=1", "-o", tmp_path / "suite", cwd=home,
+    )  # fmt: skip
+    assert suite.err == (
+        "fedcrf: error: 3 of the cells failed: iid/none/Capped-seed-0, iid/alie-1/Capped-seed-0, "
+        f"iid/ipm-2/Capped-seed-0: {first}\n"
+    )
 
 
 def test_an_attack_that_fails_is_named(
@@ -372,6 +451,61 @@ def test_settings_by_either_name_are_the_same(home: Path, monkeypatch: pytest.Mo
     short = resolve(asked, {"rules": {"Capped": {"most": 0.4}}})
     assert long == short
     assert long.cells() == short.cells() == resolve(long.describe()).cells()
+
+
+def test_settings_go_by_a_short_name_in_all_runs_of_a_study(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of an attack beside another attack, and those of a rule where it is not asked."""
+    monkeypatch.chdir(home)
+    small = {"methods": ["fedavg"], "attack": {"attackers": 1}}
+    axes = parse_axis("attack.name=ipm,./mine.py:Coin"), parse_axis("attacks.Coin.factor=2,3")
+    sweep = Study((small,), axes)
+    attacks = [spec.threat.attack for _, spec in sweep.points if spec.threat is not None]
+    assert [getattr(each, "factor", None) for each in attacks] == [None, None, 2, 3]
+    assert sweep.default_values() == (None, None), "without a name there is no attack"
+    with pytest.raises(FedcrfError, match="unknown attack 'Coin'"):
+        _ = Study((small,), (parse_axis("attack.name=ipm,alie"), axes[1])).points
+
+    capped = "./mine.py:Capped"
+    suite = read_suite("attacks").chosen(
+        methods=["fedavg", capped],
+        conditions=["ipm-2"],
+        settings=[{"rules": {"Capped": {"most": 0.3}}}],
+    )
+    assert {key[1] for key in suite.cells} >= {"left-out"}, "where FedAvg alone is asked"
+    assert {cell.rule.most for key, cell in suite.cells.items() if key[2] == capped} == {0.3}
+    assert suite.numbers == read_suite("attacks").chosen(conditions=["ipm-2"]).numbers
+
+
+@pytest.mark.slow
+def test_results_are_shown_without_the_file_that_got_a_setting_after_them(
+    home: Path, command_line: CommandLine, tmp_path: Path
+) -> None:
+    """Of a run, and of a suite whose seeds were run before and after it."""
+    file, name = tmp_path / "mine.py", "./mine.py:Capped"
+    shutil.copy(home / "neighbour.py", tmp_path)
+    of_run = ("run", "--methods", f"fedavg,{name}", "--rounds", 1, "--seeds", 0, "--jobs", 1,
+              "-o", "run")  # fmt: skip
+    of_suite = ("robustness", "--methods", f"fedavg,{name}", "--partitions", "iid", "--jobs", 1,
+                "--conditions", "ipm-2", "--set", "rounds.maximum=1", "-o", "suite")  # fmt: skip
+    setting = "    most: float = 0.2\n"
+    for seeds, text in (
+        ("0", MINE),
+        ("0-1", MINE.replace(setting, f"{setting}    least: float = 0.0\n")),
+    ):
+        file.write_text(text, encoding="utf-8")
+        for command in (of_run, (*of_suite, "--seeds", seeds)):
+            assert command_line(*command, cwd=tmp_path).rc == 0
+    looks = [("show", folder) for folder in ("run", "suite/rounds/iid/ipm-2")]
+    there = [command_line(*look, cwd=tmp_path) for look in looks]
+    assert all(each.rc == 0 and "Capped" in each.out for each in there)
+    file.unlink()
+    assert [command_line(*look, cwd=tmp_path) for look in looks] == there
+    described = tmp_path / "run" / "run.toml"
+    described.write_text(described.read_text().replace("most = 0.2", "most = 0.3"))
+    other = command_line(*looks[0], cwd=tmp_path)
+    assert (other.rc, "rule.most is 0.2 there, 0.3 here" in other.out) == (1, True)
 
 
 @pytest.mark.slow

@@ -215,7 +215,8 @@ def test_a_failing_tool_is_left_alone_and_the_others_go_on(
     for number in (1, 2, 3):
         observer(RoundFinished(CELL, record(number, 1.0)))
     observer(CellFailed(CELL, "for a reason"))
-    ending = f"{failing.ending.__name__}: the server is gone"
+    place = f"at test_loggers.py:{Failing.log.__code__.co_firstlineno + 2}"
+    ending = f"{failing.ending.__name__}: the server is gone, {place}"
     assert said == [f"failing: {ending}; nothing more is logged to it"]
     assert len(read_tensorboard(tmp_path)["validation/loss"]) == 3
 

@@ -1089,7 +1089,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         r"the loss cannot be computed of a tensor of shape \(32, 1\) and targets of shape \(32,\)",
     ),
     "a loss that is none": ({"loss": "mse"}, "loss is a str: give a function, or leave it out"),
-    "a loss that raises later": ({"loss": in_round(9)}, r"round \d failed \(KeyError: 'lost'\)"),
+    "a loss that raises later": (
+        {"loss": in_round(9)}, r"round \d failed \(KeyError: 'lost', at test_simulate\.py:\d+\)"
+    ),
     "a metric of no number": ({"metrics": {"f1": lambda o, t: None}}, "'f1' gives no number"),
     "a metric's name alone": ({"metrics": "acc"}, "metrics is 'acc': give a function of"),
     "metrics twice": ({"metrics": [l1_loss, l1_loss]}, "metric 'l1_loss' is there twice"),

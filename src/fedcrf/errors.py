@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import difflib
+import os
+import traceback
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 
 
 class FedcrfError(ValueError):
@@ -23,9 +26,27 @@ class EarlierNameWarning(FutureWarning):
     """Notice of a name that an earlier version had: it is accepted, and a new one is there."""
 
 
+NOT_OWN = ("<", *(str(Path(file).parent) + os.sep for file in (__file__, os.__file__)))
+"""How names of files begin that are not the user's: made up, or of this package or of Python."""
+
+
 def in_a_line(error: BaseException) -> str:
-    """Return the kind of an error that is none of ours, and what it says, in one line."""
-    return f"{type(error).__name__}: {' '.join(str(error).split())}"
+    """Return the kind of an error that is none of ours, what it says and where, in one line."""
+    said = filter(None, (type(error).__name__, " ".join(str(error).split())))
+    return f"{': '.join(said)}{own_line(error)}"
+
+
+def own_line(error: BaseException) -> str:
+    """Return the innermost line of the user's files that an error passed: ``, at mine.py:12``.
+
+    It is empty where there is none: this package, Python and what is installed do not count.
+    """
+    for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
+        file = Path(frame.f_code.co_filename)
+        installed = {"site-packages", "dist-packages"} & {*file.parts}
+        if not str(file).startswith(NOT_OWN) and not installed:
+            return f", at {file.name}:{line}"
+    return ""
 
 
 @contextmanager
@@ -42,9 +63,10 @@ def failing(line: str) -> Iterator[None]:
         raise FedcrfError(line.replace("{}", in_a_line(error))) from error
 
 
-def listed(things: Sequence[object], most: int = 20) -> str:
+def listed(things: Sequence[object], most: int = 20, between: str = ", ") -> str:
     """Return things as text with commas between them; of more than so many the first ones."""
-    return ", ".join(map(str, things[:most])) + (", …" if len(things) > most else "")
+    more = ["…"] if len(things) > most else []
+    return between.join([*map(str, things[:most]), *more])
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:

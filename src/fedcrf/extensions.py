@@ -133,6 +133,11 @@ def stand_in(name: str, settings: tuple[tuple[str, Any], ...], base: type) -> ty
     )
 
 
+def is_stand_in(thing: object) -> bool:
+    """Tell whether something is of a class that stands in for one that is gone."""
+    return getattr(thing, "behaviour", 1) is None
+
+
 def _imported(what: str, name: str) -> Any:
     """Return the object of a place outside, whose module is imported: a file's, or a named one."""
     place, _, thing = name.rpartition(":")

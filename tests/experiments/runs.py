@@ -54,15 +54,12 @@ def full_disk(monkeypatch: pytest.MonkeyPatch, name: str, number: int = errno.EN
     """Let what is written to files of that name fail with the system's error of that number."""
     opened = Path.open
 
-    def refuse(*_: object) -> int:
-        raise OSError(number, os.strerror(number))
-
     def opened_full(path: Path, mode: str = "r", *arguments: Any, **named: Any) -> Any:
         file = opened(path, mode, *arguments, **named)
         if name not in path.name or mode[0] not in "wxa":
             return file
         full = MagicMock(wraps=file)
-        full.write.side_effect = refuse
+        full.write.side_effect = OSError(number, os.strerror(number))
         full.__enter__.return_value = full
         full.__exit__.side_effect = lambda *_: file.close()
         return full

@@ -423,6 +423,28 @@ def test_a_stopped_cell_goes_on_under_its_own_description_alone(tmp_path: Path) 
     assert (failed, log.of(CellStarted)[0].rounds_done) == ([], 4)
 
 
+def test_a_file_of_a_stopped_cell_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = begun(tmp_path, 4, always=True)
+    read: list[str] = []
+    of_file = Path.read_bytes
+
+    def counted(path: Path) -> bytes:
+        read.append(path.name)
+        return of_file(path)
+
+    monkeypatch.setattr(Path, "read_bytes", counted)
+    (spec,) = THIN.cells()
+    for look in (
+        lambda: cell.look(spec, None),
+        lambda: cell.begin(spec, provenance(torch.device("cpu"))),
+    ):
+        read.clear()
+        look()
+        assert [read.count(name) for name in ("begun.json", "summary.json")] == [1, 1]
+
+
 def test_an_empty_description_is_no_run(tmp_path: Path) -> None:
     (tmp_path / "run.toml").write_text("")
     with pytest.raises(FedcrfError, match=r"run\.toml is empty: put it back as it was"):

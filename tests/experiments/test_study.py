@@ -62,11 +62,15 @@ def test_a_path_on_an_axis_leads_out_of_no_folder() -> None:
     assert all(folder.name.startswith("name=") for folder in folders)
 
 
-def test_settings_of_one_name_have_columns_of_their_own(tmp_path: Path) -> None:
+def test_settings_of_one_name_have_columns_and_folders_of_their_own(tmp_path: Path) -> None:
     axes = (parse_axis("training.learning_rate=0.1"), parse_axis("server.learning_rate=1.0"))
     sweep = Study(({**SMALL, "methods": ["fedavg+adam"]},), axes)
     header = sweep_table(sweep, table(tmp_path, sweep)).header
     assert header[:2] == ("training.learning_rate", "server.learning_rate")
+    ((_, store),) = sweep.runs(tmp_path)
+    assert store.path.name == "training.learning_rate=0.1,server.learning_rate=1.0"
+    published = {"rules.crf.pairwise_strength": 0, "rules.crf.bandwidth": 0.5}
+    assert setting_folder(published) == "pairwise_strength=0,bandwidth=0.5"
 
 
 def test_a_key_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -246,6 +246,7 @@ def test_the_causes_of_other_fields_are_drawn(
 ) -> None:
     write_page(read_report([attacked]), attacked / "report.html")
     chromium.open(attacked / "report.html", dark=dark, width=width)
+    titles = chromium.run("return DATA.titles")
     for method, cause, remembers in (
         ("CRF-robust", "curvature response", True),
         ("CRF-evidence", "reported residual loss", False),
@@ -263,6 +264,10 @@ def test_the_causes_of_other_fields_are_drawn(
             assert 0 <= box["left"] < box["right"] <= width, (method, chart)
             assert len(chromium.text(f"{chart}-text")) > 20
         assert chromium.run("return at('memory-figure').hidden") != remembers
+        said = chromium.text("causes-text").lower()
+        for label in chromium.run("return at('causes').data[0].y"):
+            title = next(each for each in titles.values() if each["name"] == label.split("<br>")[0])
+            assert f"{title['name']}: {title['about']}".lower() in said, "every bar is described"
     choose(chromium, "trust-method", "FedAvg")
     assert chromium.run("return at('cause-figure').hidden") is True
     assert chromium.run("return document.documentElement.scrollWidth") <= width
@@ -332,7 +337,7 @@ def test_a_cause_and_the_memory_are_drawn_as_recorded(chromium: Browser, attacke
     assert len(lines) == 4
     tab_to(chromium, "cause")  # by the keyboard too
     press(chromium, Keys.HOME)
-    assert chromium.text("cause-map-text").startswith("Trust: ")
+    assert chromium.text("cause-map-text").startswith("Trust: from 0 to 1; ")
 
 
 def test_attackers_are_marked(chromium: Browser, attacked: Path) -> None:

@@ -57,7 +57,11 @@ def test_what_a_rule_decides_is_as_it_is(rule: Rule) -> None:
     ("error", "reason"),
     [
         (FedcrfError("too few\n of them"), "the rule failed: too few of them"),
-        (ZeroDivisionError("by nothing"), "the rule failed: ZeroDivisionError: by nothing"),
+        (
+            ZeroDivisionError("by nothing"),
+            "the rule failed: ZeroDivisionError: by nothing, at test_keep.py:"
+            f"{Failing.aggregate.__code__.co_firstlineno + 3}",
+        ),
     ],
     ids=lambda value: type(value).__name__,
 )

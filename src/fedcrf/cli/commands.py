@@ -10,6 +10,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -40,12 +41,12 @@ from fedcrf.cli.flags import (
     with_flags,
 )
 from fedcrf.cores import available_cores
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, listed
 
 if TYPE_CHECKING:
-    from fedcrf.cli.display import RunDisplay
+    from fedcrf.cli.display import Failed, RunDisplay
     from fedcrf.experiments.analysis.tables import Table
-    from fedcrf.experiments.grid import CellFailed, Runs, Workplace
+    from fedcrf.experiments.grid import Runs, Workplace
     from fedcrf.experiments.recorded import RecordedRun
     from fedcrf.experiments.store import Store
     from fedcrf.loggers import MakeLogger
@@ -106,6 +107,9 @@ MEMORY_OF_CELL = 8 << 30
 MOST_ON_GPU = 4
 """Cells on one GPU; more are no faster together."""
 
+MOST_FAILED = 10
+"""Reasons for which cells failed that are said at the end, and cells of each."""
+
 
 @with_flags
 def run(
@@ -149,11 +153,11 @@ def run(
         return
     runs = study.runs(output or default_folder(spec))
     ((_, store),) = runs
-    failed, _ = _carry_out(runs, place)
+    display = _carry_out(runs, place)
     from fedcrf.experiments.results import read_results, write_results
 
     print_tables(read_results(store).tables())
-    with _failing(failed):
+    with _failing(display.failed):
         list_files(write_results(store))
 
 
@@ -164,8 +168,8 @@ def demo(*, output: FolderFlag = Path("runs/demo"), place: Annotated[Said, (JOBS
     from fedcrf.report.page import read_report, write_page
 
     runs = demonstration(output).runs(output)
-    failed, _ = _carry_out(runs, {**place, "device": "cpu"}, brief=True)
-    with _failing(failed):
+    display = _carry_out(runs, {**place, "device": "cpu"}, brief=True)
+    with _failing(display.failed):
         page = output / "report.html"
         write_page(read_report([output]), page)
         found = accuracies(output)
@@ -199,10 +203,11 @@ def reproduce(
     whole = paper.paper_study(paper.chosen_columns())
     whole.check_folder(output, "table-noniid.csv", "tables of the paper")
     runs = paper.paper_study(chosen, names, parse_seeds(seeds)).runs(output)
-    failed: list[CellFailed] = []
+    failed: Failed = {}
     changed: list[Store] = []
     if run:
-        failed, display = _carry_out(runs, place)
+        display = _carry_out(runs, place)
+        failed = display.failed
         changed = [
             store
             for spec, store in runs
@@ -253,10 +258,10 @@ def sweep(
     axes = tuple(parse_axis(text) for text in over)
     study = Study((*base, said), axes, chosen)
     study.check_folder(output, "sweep.csv", "sweep")
-    failed, _ = _carry_out(study.runs(output), place)
+    display = _carry_out(study.runs(output), place)
     results = table(output, study)
     print_tables([sweep_table(study, results)], "latex" if latex else "terminal")
-    with _failing(failed):
+    with _failing(display.failed):
         list_files(write_sweep(study, results, output))
 
 
@@ -305,11 +310,10 @@ def robustness(
     store = Store(output or default_folder(whole, asked))
 
     _loggers(place.get("log"))  # a name that is none is said before there is a folder
-    failed: list[CellFailed] = []
+    failed: Failed = {}
     if run:
-        failed = run_suite(
-            asked, store, workplace, lambda runs: _display(runs, place.get("log"), brief=True)
-        )
+        shown_by = partial(_display, log=place.get("log"), brief=True, failed=failed)
+        run_suite(asked, store, workplace, shown_by)
     else:
         store.check_suite(begun=True)
     shown = held(whole, asked, store)
@@ -322,18 +326,19 @@ def robustness(
         list_files(conditions.write_suite(shown, cells, store.path))
 
 
-def _carry_out(
-    runs: Runs, place: Said, *, brief: bool = False
-) -> tuple[list[CellFailed], RunDisplay]:
-    """Run what is missing of some runs; return the cells that failed, and what was shown."""
+def _carry_out(runs: Runs, place: Said, *, brief: bool = False) -> RunDisplay:
+    """Run what is missing of some runs; return what was shown, and knows what failed."""
     from fedcrf.experiments.grid import run_grids
 
     workplace = _workplace(place)
     with _display(runs, place.get("log"), brief=brief) as display:
-        return run_grids(runs, workplace, display), display
+        run_grids(runs, workplace, display)
+        return display
 
 
-def _display(runs: Runs, log: str | None, *, brief: bool = False) -> RunDisplay:
+def _display(
+    runs: Runs, log: str | None, *, brief: bool = False, failed: Failed | None = None
+) -> RunDisplay:
     """Return what shows every event, and passes it to the loggers that are asked for."""
     from fedcrf.cli.display import RunDisplay
 
@@ -343,7 +348,7 @@ def _display(runs: Runs, log: str | None, *, brief: bool = False) -> RunDisplay:
 
         folders = {cell: store.path for spec, store in runs for cell in spec.cells()}
         logging = LoggingObserver(loggers, folders, say)
-    return RunDisplay(runs, console, brief=brief, also=logging)
+    return RunDisplay(runs, console, brief=brief, also=logging, failed=failed)
 
 
 def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
@@ -372,7 +377,7 @@ def _workplace(place: Said) -> Workplace:
 
 
 @contextmanager
-def _failing(failed: list[CellFailed]) -> Iterator[None]:
+def _failing(failed: Failed) -> Iterator[None]:
     """Write what there is, and then fail where cells did; that comes before what writing says."""
     try:
         yield
@@ -380,8 +385,10 @@ def _failing(failed: list[CellFailed]) -> Iterator[None]:
         if not failed:
             raise
     if failed:
-        names = ", ".join(dict.fromkeys(each.cell.name for each in failed))
-        raise FedcrfError(f"{len(failed)} of the cells failed: {names}; {failed[0].reason}")
+        count = sum(map(len, failed.values()))
+        why = [f"{listed(names, MOST_FAILED)}: {reason}" for reason, names in failed.items()]
+        said = listed(why, MOST_FAILED, between="; ")
+        raise FedcrfError(f"{count} of the cells failed: {said}")
 
 
 def default_jobs(device: str) -> int:

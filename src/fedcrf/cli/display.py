@@ -35,13 +35,16 @@ from fedcrf.simulation.records import RoundRecord
 SMALL_CLIENT = 10
 """A client with fewer examples is named as small."""
 
+Failed = dict[str, list[str]]
+"""The names of the cells that failed, by the reason."""
+
 
 class RunDisplay:
     """Shows the events of a run; a context manager and an observer of the grid.
 
     If it is ``brief`` it prints a line a cell, at its end, instead of a line a round. ``also``
-    takes every event after it is shown, such as what logs them; ``clock`` tells the time, in
-    seconds.
+    takes every event after it is shown, such as what logs them; ``failed`` takes which cells failed
+    and why; ``clock`` tells the time, in seconds.
     """
 
     def __init__(
@@ -51,8 +54,10 @@ class RunDisplay:
         *,
         brief: bool = False,
         also: Observer | None = None,
+        failed: Failed | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
+        self.failed = {} if failed is None else failed
         self._console = console
         self._brief = brief
         self._also = also
@@ -130,6 +135,7 @@ class RunDisplay:
             case CellFailed(cell, reason):
                 self._remove(cell)
                 self._say(f"{self._pace.count} {self._names[cell]}: failed: {reason}")
+                self.failed.setdefault(reason, []).append(self._names[cell])
         if self._also is not None:
             self._also(event)
 

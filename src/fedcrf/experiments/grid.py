@@ -26,7 +26,7 @@ import torch
 
 from fedcrf.attacks import DataAttack
 from fedcrf.data import ImageDataset, PartitionSettings, load_dataset
-from fedcrf.errors import FedcrfError, in_a_line
+from fedcrf.errors import FedcrfError, in_a_line, own_line
 from fedcrf.experiments.provenance import FIRST, provenance
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
@@ -370,7 +370,8 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
     except ConnectionError:
         raise  # the observer's, not the cell's
     except OSError as error:
-        observer(CellFailed(job.cell, f"{error.filename or job.store.path}: {error.strerror}"))
+        said = f"{error.filename or job.store.path}: {error.strerror}"
+        observer(CellFailed(job.cell, f"{said}{own_line(error)}"))
     except Exception as error:
         logging.getLogger(__name__).debug("%s failed", job.cell.name, exc_info=True)
         observer(CellFailed(job.cell, in_a_line(error)))

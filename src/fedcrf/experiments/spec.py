@@ -31,7 +31,7 @@ from fedcrf.experiments.settings import (
     without_gone,
     without_name,
 )
-from fedcrf.extensions import AbsentError, short_name, stand_in
+from fedcrf.extensions import AbsentError, is_outside, short_name, stand_in
 from fedcrf.models import MODELS, FromFactory, ModelPlan, find_model
 from fedcrf.objectives import OBJECTIVES, Objective, find_objective
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, ServerOptimizer, find_rule
@@ -104,6 +104,9 @@ SHARED = ("data", "partition", "model", "training", "rounds")
 ATTACK = ("attack", "attacks")
 """Sections that only those of a run with an attack have."""
 
+NOTHING: Mapping[str, Mapping[str, str]] = {}
+"""What `from_outside` finds where nothing is from outside."""
+
 CellKey = tuple[Any, ...]
 """A cell of a study: its value on each axis, its method and its seed."""
 
@@ -140,6 +143,10 @@ class Setup:
             sections["attack"] = {"name": self.attack_name, **plain(self.threat.schedule)}
             sections["attacks"] = {self.attack_name: plain(self.threat.attack)}
         return sections
+
+    def things_described(self) -> dict[str, Any]:
+        """Return what has the settings of a description's sections, by their dotted names."""
+        return {"model": self.model, "attacks": self.threat and self.threat.attack}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,6 +187,10 @@ class CellSpec(Setup):
         if (optimizer := self.server_optimizer) is not None:
             described["server_optimizer"] = {"name": method.server_optimizer, **plain(optimizer)}
         return described | self.sections()
+
+    def things_described(self) -> dict[str, Any]:
+        """Return the same of a cell's sections."""
+        return {**super().things_described(), "rule": self.rule, "objective": self.objective}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -273,6 +284,15 @@ class RunSpec(Setup):
         rules = {short_name(cell.method.rule): plain(cell.rule) for cell in cells}
         return {**self.describe(), "rules": rules}
 
+    def things_described(self) -> dict[str, Any]:
+        """Return the same of a run's sections."""
+        named = {
+            f"{section}.{name}": thing
+            for section, things in self.things.items()
+            for name, thing in things.items()
+        }
+        return {**super().things_described(), **named}
+
 
 def _changed(before: Rule, after: Rule) -> dict[str, Any]:
     """Return the settings in which a rule differs from what it was before."""
@@ -349,20 +369,24 @@ def _section(layer: Options, name: str) -> Options:
     return section if isinstance(section, Mapping) else {}
 
 
-def resolve(*layers: Options, reading: bool = False) -> RunSpec:
+def resolve(
+    *layers: Options, reading: bool = False, beside: Mapping[str, Mapping[str, str]] = NOTHING
+) -> RunSpec:
     """Return the checked and complete description from layers of a run file's shape.
 
     Args:
         layers: Nested mappings such as a run file's content and what the flags say; later ones
             win, and all of them win over the data set's preset. Earlier names are accepted.
         reading: Whether they are of a stored run, whose code may be gone.
+        beside: What `from_outside` found in the runs beside it: settings of that go by its short
+            name here too.
 
     Raises:
         FedcrfError: A key that does not exist, or a value that cannot be; the one at fault and
             the nearest key are named.
     """
     current = [with_current_names(layer, notice=not reading) for layer in layers]
-    full_names = _take_short_names(current)
+    full_names = _take_short_names(current, beside)
     given = merge(*current)
     known = ["methods", "seeds", *SHARED, *KINDS, "attack", "server"]
     for key, value in given.items():
@@ -414,7 +438,21 @@ def resolve(*layers: Options, reading: bool = False) -> RunSpec:
     return spec
 
 
-def _take_short_names(layers: Sequence[dict[str, Any]]) -> dict[str, dict[str, str]]:
+def from_outside(layers: Iterable[Options]) -> dict[str, dict[str, str]]:
+    """Return the rules and attacks from outside that layers name, by section and short name."""
+    found: dict[str, dict[str, str]] = {"rules": {}, "attacks": {}}
+    for layer in layers:
+        methods = convert(tuple[str, ...], layer.get("methods", ()), "methods")
+        rules = [find_method(name, known=False).rule for name in methods]
+        attack = str(_section(layer, "attack").get("name", ""))
+        for section, names in (("rules", rules), ("attacks", [attack])):
+            found[section] |= {short_name(name): name for name in names if is_outside(name)}
+    return found
+
+
+def _take_short_names(
+    layers: Sequence[dict[str, Any]], beside: Mapping[str, Mapping[str, str]]
+) -> dict[str, dict[str, str]]:
     """Rename things in layers to their short names, in place; return the full ones by section."""
     full_names: dict[str, dict[str, str]] = {section: {} for section in KINDS}
     for layer in layers:
@@ -422,6 +460,11 @@ def _take_short_names(layers: Sequence[dict[str, Any]]) -> dict[str, dict[str, s
             if options := _section(layer, section):
                 names |= {short_name(name): name for name in options}
                 layer[section] = {short_name(name): each for name, each in options.items()}
+    for section, outside in beside.items():
+        names = full_names[section]
+        for short in names.keys() & outside.keys() - KINDS[section].known.keys():
+            if names[short] == short:
+                names[short] = outside[short]
     return full_names
 
 

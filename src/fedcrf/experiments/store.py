@@ -47,6 +47,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.settings import Options, differences, merge, read_toml, without_gone
 from fedcrf.experiments.spec import KINDS, SHARED, CellKey, CellSpec, RunSpec, cell_of, resolve
+from fedcrf.extensions import is_stand_in
 from fedcrf.files import append_line, atomic_write, whole_lines, write_text
 from fedcrf.simulation.records import (
     Client,
@@ -318,7 +319,9 @@ class CellStore:
         """
         records, damage = self.sound_records()
         try:
-            summary, stale = self.summary(), self.stale(cell)
+            summary = self.summary()
+            begun = self._begun() if summary is None else None
+            stale = self._stale(cell, summary or begun)
             if summary is not None:
                 if fingerprint not in (None, summary.fingerprint):
                     raise FedcrfError(f"{self.path} holds the result of other data: {ANOTHER}")
@@ -327,8 +330,7 @@ class CellStore:
                     raise FedcrfError(f"{self.path / SUMMARY} is not that of this cell: {ANEW}")
             if stale:
                 return CellResult.of(cell, stale=stale)
-            goes_on = summary is None and (self.path / CHECKPOINT).exists()
-            if goes_on and (begun := self._begun()) is not None:
+            if begun is not None and (self.path / CHECKPOINT).exists():
                 self._check_same(cell, begun.description, "rounds")
             there = rounds_of(records)
             if damage is None and summary is not None and there != summary.rounds:
@@ -342,10 +344,13 @@ class CellStore:
         """Raise a `FedcrfError` where the cell's files were made by another description."""
         if description is None or (there := cell_of(description)) == cell:
             return
+        differing = list(differences(there.describe(), cell.describe()))
+        known = list(_known(differing, cell))
+        if differing and not known:
+            return
         said = f"{self.path} holds {what} of another description"
-        for key, was, is_now in differences(there.describe(), cell.describe()):
+        for key, was, is_now in known[:1]:
             said += f" ({key} is {was} there, {is_now} here)"
-            break
         raise FedcrfError(f"{said}: put run.toml back as it was, or {ANOTHER}")
 
     def _begun(self) -> Begun | None:
@@ -355,7 +360,10 @@ class CellStore:
 
     def stale(self, cell: CellSpec) -> str:
         """Return why today's code may come to another result than the cell's; else empty."""
-        made = self.summary() or self._begun()
+        return self._stale(cell, self.summary() or self._begun())
+
+    def _stale(self, cell: CellSpec, made: CellSummary | Begun | None) -> str:
+        """Return the same; ``made`` says by which code, and is None where nothing does."""
         if made is None and not (self.path / ROUNDS).exists():
             return ""
         kept, device = ({}, "cpu") if made is None else (made.behaviour, made.provenance.device)
@@ -366,14 +374,14 @@ class CellStore:
 
         ``origin`` is what the next part is run with.
         """
-        if self.stale(cell):
+        made = self.summary() or self._begun()
+        if self._stale(cell, made):
             # In this order it stays stale wherever a kill may cut in.
             for name in (CHECKPOINT, MODEL, ROUNDS, SUMMARY, BEGUN):
                 (self.path / name).unlink(missing_ok=True)
         state = self.resume()
         if state is not None:
-            earlier = self._begun()
-            origin = origin.after(None if earlier is None else earlier.provenance)
+            origin = origin.after(None if made is None else made.provenance)
         begun = Begun(
             description=cell.describe(),
             behaviour=numbers(cell, origin.device),
@@ -790,7 +798,7 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
     """
     # What a rule is informed of counts as said: old folders say numbers that were defaults.
     there, here = earlier.describe_informed(), spec.describe_informed()
-    for key, was, is_now in differences(_shared(there, here), _shared(here, there)):
+    for key, was, is_now in _known(differences(_shared(there, here), _shared(here, there)), spec):
         raise FedcrfError(
             f"{place} is of another run ({key} is {was} there, {is_now} here): move it away, or "
             f"{ANOTHER}"
@@ -803,6 +811,21 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
         },
         reading=True,
     )
+
+
+def _known(
+    differing: Iterable[tuple[str, Any, Any]], spec: RunSpec | CellSpec
+) -> Iterator[tuple[str, Any, Any]]:
+    """Yield the `differences` of a description and another one that are known to be some.
+
+    A thing that is gone may have got or lost a setting. Nobody knows its default, so one that only
+    one of the two descriptions has says nothing.
+    """
+    things = spec.things_described().items()
+    gone = tuple(f"{name}." for name, thing in things if is_stand_in(thing))
+    for key, was, is_now in differing:
+        if not key.startswith(gone) or "unset" not in (was, is_now):
+            yield key, was, is_now
 
 
 def _shared(described: Options, beside: Options) -> dict[str, Any]:

@@ -36,6 +36,7 @@ from fedcrf.experiments.spec import (
     CellSpec,
     RunSpec,
     check_used,
+    from_outside,
     resolve,
     with_current_names,
 )
@@ -92,7 +93,8 @@ class Axis:
 
 def setting_folder(at: Mapping[str, Any]) -> str:
     """Return the folder of a combination of settings, such as ``bandwidth=0.5,iterations=3``."""
-    parts = (f"{last_part(key)}={value_text(value, repr)}" for key, value in at.items())
+    named = zip(short_keys([*at]), at.values(), strict=True)
+    parts = (f"{name}={value_text(value, repr)}" for name, value in named)
     return ",".join(parts).replace("/", "-")  # a path is a value too
 
 
@@ -152,10 +154,28 @@ class Study:
             check_free(folder, tables, what)
 
     def default_values(self) -> tuple[Any, ...]:
-        """Return the values that the description has without the axes, axis by axis."""
-        spec = resolve(*self.base, *self.settings)
+        """Return the values that the description has without the axes, axis by axis.
+
+        They are None where it is no run without them.
+        """
+        try:
+            spec = self.resolve()
+        except FedcrfError:
+            return (None,) * len(self.axes)
         described = dict(flat(spec.describe_informed()))
         return tuple(hashable(described.get(_current_key(axis.name))) for axis in self.axes)
+
+    def resolve(self, *layers: Options) -> RunSpec:
+        """Return the run that the base and the settings describe, and some layers over them.
+
+        Settings of what another run has from outside go by its short name here too.
+        """
+        return resolve(*self.base, *self.settings, *layers, beside=self._outside)
+
+    @cached_property
+    def _outside(self) -> Mapping[str, Mapping[str, str]]:
+        varied = (layer for axis in self.axes for _, layer in axis.layers)
+        return from_outside([*self.base, *self.settings, *varied])
 
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
         """Return the run of a combination.
@@ -164,13 +184,13 @@ class Study:
         run, unless it names the fault itself: a setting, or something all runs share.
         """
         try:
-            return resolve(*self.base, *self.settings, *layers)
+            return self.resolve(*layers)
         except FedcrfError as error:
             fault = ""
             for number, axis in enumerate(self.axes):
                 others = [*layers[:number], *layers[number + 1 :]]
                 with suppress(FedcrfError):
-                    resolve(*self.base, *self.settings, *others)
+                    self.resolve(*others)
                     fault = "" if axis.is_setting else f"{axis.name} {at[axis.name]}: "
                     break
             raise FedcrfError(f"{fault}{error}") from None
@@ -218,14 +238,9 @@ def value_text(value: Any, number: Callable[[float], str] = short_number) -> str
     return number(value) if isinstance(value, float) else str(value)
 
 
-def last_part(key: str) -> str:
-    """Return what a setting is called within its section."""
-    return key.rpartition(".")[2]
-
-
 def short_keys(keys: Sequence[str]) -> list[str]:
     """Return what settings are called beside each other: in short, unless two would be alike."""
-    last = [last_part(key) for key in keys]
+    last = [key.rpartition(".")[2] for key in keys]
     return [part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True)]
 
 
@@ -331,7 +346,7 @@ class Suite:
         one = {"methods": [BASELINE], "seeds": [0]}
         for _, layers in product(self.study.axes):
             with suppress(FedcrfError):  # `cells` says it of those that are to be run
-                specs.append(resolve(*self.layers, *layers, one))
+                specs.append(self.study.resolve(*layers, one))
         attacked = [(spec.threat, spec.num_clients) for spec in specs if spec.threat is not None]
         sizes = {size for _, size in attacked} or {spec.num_clients for spec in specs}
         wrong = {threat.schedule.count(size) for threat, size in attacked}

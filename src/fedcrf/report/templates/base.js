@@ -28,6 +28,8 @@ function text(value, digits) {
   return Number(written) === 0 ? (0).toFixed(digits) : written.replace("-", "−");
 }
 
+const capital = (line) => line[0].toUpperCase() + line.slice(1);
+
 function element(kind, content, attributes = {}) {
   const made = document.createElement(kind);
   for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);

@@ -97,8 +97,8 @@ function causeSummary(cell, cause, values) {
   const named = counts.length
     ? ` Named for clients (in how many rounds): ${counts.slice(0, 20).join(", ")}.`
     : "";
-  const title = causeTitle(cause);
-  return `${title[0].toUpperCase()}${title.slice(1)}: ${range}.${named}`;
+  const { name, about } = DATA.titles[cause];
+  return `${capital(name)}: ${about ? `${about}; ` : ""}${range}.${named}`;
 }
 
 function memory(cell, place, client) {

@@ -26,6 +26,12 @@ function factorText(value) {
 
 const columnName = (cause) => DATA.titles[cause].column;
 
+// What some causes are, each by what the reader sees it called; nothing of what is plain.
+function legend(causes, called) {
+  const titles = causes.map((name) => DATA.titles[name]).filter(({ about }) => about);
+  return `${titles.map((title) => `${title[called]}: ${title.about}`).join("; ")}.`;
+}
+
 // A client's bars, and diamonds of the medians on them. `placed` is a value's place on the axis,
 // `written` its text.
 function besideMedian(client, bars, placed, written) {
@@ -72,7 +78,8 @@ function terms({ values, medians }, i, client) {
   const added = bars.map(({ mine }) => text(mine, 2)).join(" + ");
   const summary =
     `Score ${added.replaceAll("+ −", "− ")} = ${text(score, 2)}; ` +
-    `its logistic function is the reliability ρ = ${text(values.reliability[i], 3)}.`;
+    `its logistic function is the reliability ρ = ${text(values.reliability[i], 3)}. ` +
+    capital(legend(Object.keys(DATA.terms), "name"));
   draw("causes", traces, layout, summary);
 }
 
@@ -115,8 +122,9 @@ function factors(causes, i, client) {
     `All but the clipping together: × ${factorText(product)} of what its examples earn where ` +
     "nothing else is known" +
     (known(causes.values.clip?.[i])
-      ? `; its update counts ${text(causes.values.clip[i], 2)} of its length.`
-      : ".");
+      ? `; its update counts ${text(causes.values.clip[i], 2)} of its length. `
+      : ". ") +
+    capital(legend(names, "name"));
   draw("causes", traces, layout, summary);
 }
 

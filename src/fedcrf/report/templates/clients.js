@@ -7,9 +7,7 @@ function roundTable(cell, round, chosen) {
   const { columns } = round;
   const rows = round.clients.map((_, i) => columns.map((name) => written(cell, round, name, i)));
   at("round-table").replaceChildren(table(columns.map(columnName), rows, chosen));
-  const titles = columns.map((name) => DATA.titles[name]).filter(({ about }) => about);
-  const explained = titles.map(({ column, about }) => `${column}: ${about}`);
-  at("round-table-text").textContent = `${explained.join("; ")}.`;
+  at("round-table-text").textContent = legend(columns, "column");
 }
 
 function written(cell, round, name, i) {
