@@ -34,6 +34,7 @@ PARTS = {  # what the equations of the parts multiply with the label
     "curvature_response": ("unresponsive", 10.0),
     "update_consistency": ("inconsistent", 10.0),
     "goal_distance": ("distant", 8.0),
+    "camp_fit": ("minority", 8.0),
     "opposition": ("opposed", 2 * 2.0),
     "norm": ("norm", 8.0),
 }
