@@ -410,6 +410,7 @@ def limits() -> str:
         "Clients that hold a label nearly alone": method_table("run", linked_runs("nobody-*")),
         "Sites of very unequal size": method_table("run", linked_runs("unequal-*")),
         "Small federations": method_table("run", linked_runs("iid-*")),
+        "Sites of two kinds": method_table("run", linked_runs("two-kinds")),
         "The least weight of a client, CRF-robust": least_weights(small, "crf-robust"),
     }
     return "\n".join(f"### {title}\n\n{table.as_markdown()}" for title, table in tables.items())

@@ -8,8 +8,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from examples import frameworks
+from examples.two_kinds import TWO_KINDS
+
+from fedcrf.data import PartitionSettings
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,6 +37,13 @@ def test_the_least_weights() -> None:
     (shown,) = [line for line in said.splitlines() if line.startswith("| iid-10-sites |")]
     page = (ROOT / "results" / "limits" / "README.md").read_text(encoding="utf-8")
     assert shown in page
+
+
+def test_the_two_kinds_of_sites_hold_all_and_no_class_together() -> None:
+    labels = np.arange(97) % 10
+    parts = TWO_KINDS.assign(labels, PartitionSettings(), np.random.default_rng(0))
+    assert sorted(np.concatenate(parts)) == list(range(97))
+    assert [set(labels[part] > 4) for part in parts] == [{False}] * 4 + [{True}] * 6
 
 
 def test_a_run_of_a_framework_is_repeated_only_where_its_rule_has_changed(
