@@ -424,6 +424,7 @@ PLACES: Mapping[str, str] = {
     "very unequal sizes: MNIST, 6,000 images, α = 0.1": "unequal-alpha-0.1",
     "MNIST, 6,000 images, α = 0.05": "unequal-alpha-0.05",
     "digits, ten sites, 300 images in all": "iid-10-sites-300-images",
+    "digits, sites of two kinds: four hold 0 to 4, six 5 to 9": "two-kinds",
 }
 """By title the runs in which nobody is wrong."""
 
