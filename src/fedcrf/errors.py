@@ -41,6 +41,10 @@ def own_line(error: BaseException) -> str:
 
     It is empty where there is none: this package, Python and what is installed do not count.
     """
+    noted = getattr(error, "__notes__", ())  # by another process, whose traceback is not here
+    for note in noted:
+        if note.startswith(", at "):
+            return str(note)
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
         file = Path(frame.f_code.co_filename)
         installed = {"site-packages", "dist-packages"} & {*file.parts}

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from fedcrf import FedcrfError
+from fedcrf.errors import in_a_line
 from fedcrf.models import MLP
 from fedcrf.objectives import Objective, Proximal
 from fedcrf.rules import CRF, Adam, FLTrust, Krum, Optimized
@@ -87,8 +88,9 @@ def test_what_goes_wrong_in_a_worker_is_told(
     objective: Objective, kind: type[Exception], said: str
 ) -> None:
     run = simulation(objective=objective)
-    with pytest.raises(kind, match=said):
+    with pytest.raises(kind, match=said) as raised:
         list(run.rounds(run.start(), 2))
+    assert ", at small.py:" in in_a_line(raised.value)
     assert multiprocessing.active_children() == []
 
 

@@ -6,7 +6,6 @@ Each is a `Field`, composed of exchangeable parts.
 
 from fedcrf.crf.client_crf import ClientCRF
 from fedcrf.crf.evidence import (
-    Camps,
     ConsistencyEvidence,
     GoalEvidence,
     LogOddsPrior,
@@ -35,7 +34,6 @@ from fedcrf.crf.weights import base_weights
 
 __all__ = [
     "Attraction",
-    "Camps",
     "ClientCRF",
     "ConsistencyEvidence",
     "Energy",

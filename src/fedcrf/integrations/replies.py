@@ -408,8 +408,8 @@ def client_reports(
 class ShownNumbers:
     """The number of each client in a run's records, small and the same in every round.
 
-    It is the client's partition, if that is free. Others get numbers above all before but those of
-    odd partitions, above 1000 and ten times the median.
+    It is the client's partition, if that is free. Others get the next numbers above all that are
+    taken; numbers above 1000 and above ten times the median do not count.
     """
 
     def __init__(self, numbers: Mapping[int, int], taken: Iterable[int] = ()) -> None:

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from fedcrf.errors import FedcrfError, in_a_line, unknown_name
+from fedcrf.errors import FedcrfError, in_a_line, own_line, unknown_name
 from fedcrf.objectives import ACCURACY, CLASSIFICATION, LOSS, Outputs, Task
 from fedcrf.processes import Child, in_child
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
@@ -476,7 +476,12 @@ def _serve(connection: Connection, simulation: Simulation, memory: RoundMemory) 
 
 
 def _to_be_sent(error: Exception) -> Exception:
-    """Return an error as another process can read it: where its kind cannot be, what it says."""
+    """Return an error as another process can read it: where its kind cannot be, what it says.
+
+    Its traceback is not sent, so that it notes where in the user's files it was.
+    """
+    if line := own_line(error):
+        error.add_note(line)
     try:
         pickle.loads(pickle.dumps(error))
     except Exception:
