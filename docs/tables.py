@@ -410,7 +410,7 @@ def limits() -> str:
         "Clients that hold a label nearly alone": method_table("run", linked_runs("nobody-*")),
         "Sites of very unequal size": method_table("run", linked_runs("unequal-*")),
         "Small federations": method_table("run", linked_runs("iid-*")),
-        "Sites of two kinds": method_table("run", linked_runs("two-kinds")),
+        "Two classes, and sites of two kinds": method_table("run", linked_runs("two-*")),
         "The least weight of a client, CRF-robust": least_weights(small, "crf-robust"),
     }
     return "\n".join(f"### {title}\n\n{table.as_markdown()}" for title, table in tables.items())
@@ -424,7 +424,9 @@ PLACES: Mapping[str, str] = {
     "very unequal sizes: MNIST, 6,000 images, α = 0.1": "unequal-alpha-0.1",
     "MNIST, 6,000 images, α = 0.05": "unequal-alpha-0.05",
     "digits, ten sites, 300 images in all": "iid-10-sites-300-images",
-    "digits, sites of two kinds: four hold 0 to 4, six 5 to 9": "two-kinds",
+    "two classes: digits, odd or even, α = 0.5, ten sites": "two-classes-10-clients",
+    "thirty sites": "two-classes-30-clients",
+    "two kinds of sites: digits, four hold 0 to 4, six 5 to 9": "two-kinds",
 }
 """By title the runs in which nobody is wrong."""
 

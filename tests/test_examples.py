@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples import frameworks
+from examples.two_classes import odd_or_even
 from examples.two_kinds import TWO_KINDS
 
 from fedcrf.data import PartitionSettings
@@ -44,6 +45,13 @@ def test_the_two_kinds_of_sites_hold_all_and_no_class_together() -> None:
     parts = TWO_KINDS.assign(labels, PartitionSettings(), np.random.default_rng(0))
     assert sorted(np.concatenate(parts)) == list(range(97))
     assert [set(labels[part] > 4) for part in parts] == [{False}] * 4 + [{True}] * 6
+
+
+def test_the_digits_are_odd_or_even() -> None:
+    images, labels, others, further = odd_or_even()
+    assert (images.shape, others.shape) == ((1400, 8, 8), (397, 8, 8))
+    assert set(labels) == set(further) == {0, 1}
+    assert images.max() == 240
 
 
 def test_a_run_of_a_framework_is_repeated_only_where_its_rule_has_changed(
