@@ -109,7 +109,7 @@ class SlowRobust:
     opposition_strength: float = 2.0
     vote_power: float = 32.0
     large_round: float = 10.0
-    copy_power: float = 100.0
+    copy_power: float = 300.0
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     response_strength: float = 10.0
@@ -121,6 +121,7 @@ class SlowRobust:
     iterations: int = 30
     damping: float = 0.5
     last: dict[Any, list[float]] = field(default_factory=dict)
+    apart: set[Any] = field(default_factory=set)
     history: dict[Any, History] = field(default_factory=dict)
     window: float = 1.0
     number: int = 0
@@ -166,7 +167,10 @@ class SlowRobust:
         start, energy = {}, {}
         silent = self._answers(present)
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
-        long = self._norms(held, norms, examples)
+        answered = median(self.response.values()) if self.response else 0.0
+        asked = max(0.0, 1 - 0.75 * self.tolerance) * answered
+        apart = {c for c in self.apart if answered < 0 and self.response.get(c, math.inf) < asked}
+        long, lasting = self._norms(held, norms, examples, apart)
         few = self._few(present)
 
         def opposition(trust: dict) -> dict:
@@ -205,7 +209,7 @@ class SlowRobust:
             renewed = {}
             for i in present:
                 beyond, tolerated = against[i]
-                opposed = max(0.0, beyond - tolerated) / held[i]
+                opposed = lasting.get(i, 1.0) * max(0.0, beyond - tolerated) / held[i]
                 clearly = 2 * beyond / tolerated - 1 if tolerated else float(beyond > 0)
                 heard = min(1.0, max(0.0, clearly, 2 * start[i][0] - 1, grown[i])) / held[i]
                 fresh = self._normalised(
@@ -224,6 +228,9 @@ class SlowRobust:
                 ]
             belief = renewed
         trusted = {c: dot(belief[c], self.labels) for c in present}
+        if self.number == 1 and few == 1:
+            met = opposition(trusted)
+            self.apart = {c for c in present if met[c][0] > self.tolerance / 4}
         share = {c: examples[c] * copies[c] * trusted[c] * own[c] for c in present}
         total = sum(share.values())
         least = self.trust_floor * dot(prior, self.labels)
@@ -237,8 +244,9 @@ class SlowRobust:
         weights = {c: share.get(c, 0.0) / total if total else 0.0 for c in updates}
         after = list(model)
         for c in present:
-            self.last[c] = belief[c]
+            self.last[c] = prior if self.number == 1 and c in self.apart else belief[c]
             most = self.clip * median(lengths.values()) * math.sqrt(held[c])
+            most *= max(1.0, sizes[c]) ** self.norm_exponent
             clip = min(1.0, most / lengths[c]) if lengths[c] else 1.0
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
@@ -290,22 +298,36 @@ class SlowRobust:
         held = [each for each in sized.values() if each]
         return believed, {c: each / median(held) if held else 0.0 for c, each in sized.items()}
 
-    def _norms(self, held: dict, norms: dict, examples: dict) -> dict:
+    def _norms(self, held: dict, norms: dict, examples: dict, apart: set) -> tuple[dict, dict]:
+        """What is too long of each; and how much opposition counts of those that are apart."""
         z = {
             c: math.log(max(norms[c], 2.2250738585072014e-308))
             - self.norm_exponent * math.log(examples[c])
             for c in held
             if examples[c] > 0
         }
+        usual_length, grown = median(z.values()) if z else 0.0, self._growth(list(held))
+        for c in apart & z.keys():
+            z[c] -= max(0.0, grown.get(c, 0.0))
+        small = max(self.tolerance, 1e-300)
+        lasting = {
+            c: min(1.0, max(0.0, (z.get(c, usual_length) - usual_length) / small)) for c in apart
+        }
+        z = {c: each - usual_length for c, each in z.items()}
         middle, deviation = usual(z.values())
         beyond = {
             c: z.get(c, middle) - middle - self.tolerance * max(1, 4 * deviation) - math.log(k) / 2
             for c, k in held.items()
         }
-        return {c: min(2.0, max(0.0, each)) for c, each in beyond.items()}
+        return {c: min(2.0, max(0.0, each)) for c, each in beyond.items()}, lasting
 
     def _grown(self, present: list) -> dict:
         """How much longer each has become than the median has, in tolerances; 1 where it is new."""
+        grown = self._growth(present)
+        return {c: grown[c] / max(self.tolerance, 1e-300) if c in grown else 1.0 for c in present}
+
+    def _growth(self, present: list) -> dict:
+        """How much longer each has become than the median has, as a logarithm."""
         grown = {
             c: math.log(norm(each.update) / norm(each.earlier_update))
             for c in present
@@ -314,10 +336,7 @@ class SlowRobust:
             and norm(each.earlier_update)
         }
         middle = median(grown.values()) if grown else 0.0
-        return {
-            c: 1.0 if c not in grown else (grown[c] - middle) / max(self.tolerance, 1e-300)
-            for c in present
-        }
+        return {c: each - middle for c, each in grown.items()}
 
     def _answers(self, present: list) -> dict:
         self.response = {}

@@ -391,7 +391,7 @@ def test_a_robust_potential_is_one_class_and_one_line():
 )
 def test_the_tolerance_sets_all_that_is_tolerated(tolerance, response, consistency):
     field = RobustCRF(tolerance=tolerance).field
-    opposition = Opposition(tolerance=tolerance / 2, spread=4 * tolerance)
+    opposition = Opposition(tolerance=tolerance / 2, spread=4 * tolerance, full_length=tolerance)
     assert field.pairwise == (
         SuspectNorm(tolerance=tolerance, spread=4 * tolerance, opposition=opposition),
         opposition,

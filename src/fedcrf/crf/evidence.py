@@ -130,12 +130,7 @@ class NormEvidence(MeasuredEvidence):
 
     def measure(self, seen: Observation) -> Vector:
         """Return z; NaN for a client without examples. The cause ``norm`` is the evidence."""
-        known = seen.finite & (seen.num_examples > 0)
-        excess = np.full(seen.num_clients, np.nan)
-        excess[known] = length_excess(
-            seen.statistics.norms[known], seen.num_examples[known], self.exponent
-        )
-        return excess
+        return lengths(seen, self.exponent)
 
     def threshold(self, seen: Observation, middle: float, deviation: float) -> Vector:
         """Return t; see `MeasuredEvidence.threshold`."""
@@ -256,13 +251,18 @@ class GoalEvidence(MeasuredEvidence):
 
 @dataclass(frozen=True)
 class Opposition(LinearPart):
-    """Trusted clients' updates point against it: ψ(q) = 2λ·q·max(0, σ_i − median(σ) − t).
+    """Trusted clients' updates point against it: ψ(q) = 2λ·q·v_i·max(0, σ_i − median(σ) − t).
 
     The opposition that client i meets is σ_i = Σ_j C_ij q̄_j, with the conflict
     C_ij = a_j·max(0, −cos(u_i, u_j))/k_j. Agreement earns nothing. Copies count as one client, by
     k_j = 1 + Σ_{i≠j} max(0, cos(u_i, u_j))^p. The credit a_j is how much the opposition of client j
     counts; the median is over the clients with a credit of half or more. In a small round the
     threshold is t = tolerance.
+
+    Clients whose data differ in kind oppose each other before anything is learnt, and less as the
+    model learns both kinds; wrong labels are opposed more and more. So v_i = 1, but for a client
+    that is apart (`Observation.apart`) it rises from 0 to 1 where its `lasting_length` rises from 0
+    to ``full_length``.
 
     Where clients differ in size, so does the opposition that they meet: where a federation has
     converged, Σ n_j u_j = 0, so that all others together oppose a client in proportion to its own
@@ -280,6 +280,8 @@ class Opposition(LinearPart):
             honest clients with like data, whose cosines reach 0.9, keep their votes.
         large_round: Clients beyond which a round is large.
         spread: Lower median deviations that are tolerated in a large round.
+        full_length: The lasting length, as a logarithm, from which on opposition to a client that
+            is apart counts in full.
     """
 
     cause: ClassVar[str] = "opposition"
@@ -290,6 +292,7 @@ class Opposition(LinearPart):
     vote_power: Positive = 32.0
     large_round: Positive = LARGE_ROUND
     spread: NotNegative = 4.0
+    full_length: NotNegative = 1.0
 
     @property
     def slope(self) -> float:
@@ -300,13 +303,31 @@ class Opposition(LinearPart):
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
         vote = votes(seen.cosines, self.vote_power)
         opposition = self.among(seen, vote)
+        counted = self._counted(seen)
 
         def energy(marginals: Matrix) -> Energy:
             met, above, tolerated = opposition(marginals.dot(labels))
-            evidence = np.maximum(0.0, above - tolerated)
+            evidence = counted * np.maximum(0.0, above - tolerated)
             return self.against(evidence, labels, {self.cause: met, "vote": vote})
 
         return energy
+
+    def _counted(self, seen: Observation) -> Vector | float:
+        """Return v."""
+        if not np.any(seen.apart):
+            return 1.0
+        length = np.nan_to_num(lasting_length(seen, NORM_EXPONENT))
+        long = np.clip(length / max(self.full_length, TINY), 0.0, 1.0)
+        return np.where(seen.apart, long, 1.0)
+
+    def apart(self, seen: Observation, trust: Vector) -> NDArray[np.bool_]:
+        """Return (m,) bool: who meets more than half of the tolerance above the median.
+
+        Nobody in a large round.
+        """
+        _, above, _ = self.among(seen, votes(seen.cosines, self.vote_power))(trust)
+        small = large_round_share(seen.finite, self.large_round) == 0.0
+        return np.asarray(small & (above > 0.5 * self.tolerance))
 
     def among(
         self, seen: Observation, vote: Vector
@@ -344,9 +365,9 @@ class Opposition(LinearPart):
 class SuspectNorm(NormEvidence):
     """Evidence of the norm, times how suspect the client is for something else.
 
-    ψ(q) = κ·q·h_i·min(limit, max(0, z_i − t)), with z_i and t of `NormEvidence`. Length alone is no
-    evidence, since a client that still learns what others have learnt has a long update. It counts
-    by h_i, the largest of three numbers, cut to [0, 1]:
+    ψ(q) = κ·q·h_i·min(limit, max(0, z'_i − t)), with t of `NormEvidence` and the `lasting_length`
+    z'_i. Length alone is no evidence, since a client that still learns what others have learnt has
+    a long update. It counts by h_i, the largest of three numbers, cut to [0, 1]:
 
     - x_i, as far as the client is opposed: it rises from 0 to 1 where the opposition σ_i, less its
       median, rises from half of what is tolerated to all of it;
@@ -365,8 +386,12 @@ class SuspectNorm(NormEvidence):
         """Return γ, NaN where a client is new; see `MeasuredEvidence.compare`."""
         return averages.growth
 
+    def measure(self, seen: Observation) -> Vector:
+        """Return z'; see `NormEvidence.measure`."""
+        return lasting_length(seen, self.exponent)
+
     def message(self, seen: Observation, labels: Vector) -> Message:
-        """Return the message; the cause is h·min(limit, max(0, z − t)) by ``norm``."""
+        """Return the message; the cause is h·min(limit, max(0, z' − t)) by ``norm``."""
         long = self.excess(seen, self.measure(seen))
         if not long.any():
             nothing = self.against(long, labels, {})
@@ -387,12 +412,33 @@ class SuspectNorm(NormEvidence):
 
     def _grown(self, seen: Observation) -> Vector:
         """Return how much longer updates have become, as a multiple of the tolerance."""
-        growth = seen.measured.get(self.cause, np.full(seen.num_clients, np.nan))
-        known = np.isfinite(growth)
-        if not known.any():
-            return np.ones(seen.num_clients)
-        grown = (growth - median(growth[known])) / max(self.tolerance, TINY)
-        return np.where(known, grown, 1.0)
+        grown = growth(seen) / max(self.tolerance, TINY)
+        return np.where(np.isnan(grown), 1.0, grown)
+
+
+def lengths(seen: Observation, exponent: float) -> Vector:
+    """Return (m,) z, the `length_excess` of a round; NaN for a client without examples."""
+    known = seen.finite & (seen.num_examples > 0)
+    excess = np.full(seen.num_clients, np.nan)
+    excess[known] = length_excess(seen.statistics.norms[known], seen.num_examples[known], exponent)
+    return excess
+
+
+def growth(seen: Observation) -> Vector:
+    """Return (m,) γ_i less its median; NaN for a client without an earlier update."""
+    grown = seen.measured.get(SuspectNorm.cause, np.full(seen.num_clients, np.nan))
+    known = np.isfinite(grown)
+    return grown - median(grown[known]) if known.any() else grown
+
+
+def lasting_length(seen: Observation, exponent: float) -> Vector:
+    """Return (m,) z', the length z; of clients that are apart without what is new in it.
+
+    Theirs is z_i − max(0, γ_i) with the growth γ_i less its median: about the smaller length of
+    their last two updates. While a model swings between two kinds of data, each is long in turn.
+    """
+    new = np.where(seen.apart, np.fmax(0.0, growth(seen)), 0.0)
+    return lengths(seen, exponent) - new
 
 
 def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:

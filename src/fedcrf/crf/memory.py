@@ -37,6 +37,7 @@ ARRAYS: Mapping[str, Plain] = {
     "labels": Plain(np.float64, "L"),
     "clients": Plain(np.int64, "k"),
     "beliefs": Plain(np.float64, "kL"),
+    "apart": Plain(np.int64, "k"),
     "sketches": Plain(np.float32, "ks"),
     "before": Plain(np.float32, "ks"),
     "rounds": Plain(np.int64, "k"),
@@ -50,7 +51,11 @@ ARRAYS: Mapping[str, Plain] = {
 }
 """`ClientMemory` says what they are."""
 
-ADDED = (("first",), ("first", "before", "earlier", "counts", "last", "window"))
+ADDED = (
+    ("apart",),
+    ("apart", "first"),
+    ("apart", "first", "before", "earlier", "counts", "last", "window"),
+)
 """Those that earlier memories lack: of other builds of 1.0.0rc1, and of 0.1, without windows."""
 
 MOST_ROUNDS = 1 << 62
@@ -79,8 +84,9 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
               given every round. A memory with another layout is of another federation.
             - labels: The labels of the beliefs. With others the memory is of another rule.
             - clients: The identities, the longest absent first and those of one round rising; the
-              next four are in this order.
+              next five are in this order.
             - beliefs: The marginals.
+            - apart: 1 where the others opposed the client in the federation's first round, else 0.
             - sketches: Of the recent averages of the clients' updates; see `fedcrf.crf.window`.
             - before: Of the averages before them; NaN after a client's first round.
             - rounds: Each client's path, its row of the next five.
@@ -189,28 +195,39 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         """The window of the next round."""
         return Window(*self.arrays["window"].tolist())
 
-    def gather(self, clients: NDArray[np.int64]) -> tuple[NDArray[np.float64], Averages]:
-        """Return the beliefs and averages of these (m,) identities; NaN of new clients."""
+    def gather(
+        self, clients: NDArray[np.int64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.bool_], Averages]:
+        """Return beliefs, who is apart, and averages of these (m,) identities.
+
+        New clients have NaN, and none is apart.
+        """
         kept = self.arrays
         row_of = {client: row for row, client in enumerate(kept["clients"].tolist())}
         rows = np.array([row_of.get(client, NEW) for client in clients.tolist()], np.int64)
         paths, path_of = np.unique(_rows_at(kept["rounds"], rows, NEW), return_inverse=True)
         number = 1 + int(kept["last"].max(initial=0))
-        return _rows_at(kept["beliefs"], rows), Averages(
-            updates=_rows_at(kept["sketches"], rows),
-            before=_rows_at(kept["before"], rows),
-            positions=_rows_at(kept["positions"], paths),
-            earlier=_rows_at(kept["earlier"], paths),
-            counts=_rows_at(kept["counts"], paths, 0),
-            first=_rows_at(kept["first"], paths, number),
-            number=number,
-            path_of=path_of,
+        apart = _rows_at(kept["apart"], rows, 0).astype(bool)
+        return (
+            _rows_at(kept["beliefs"], rows),
+            apart,
+            Averages(
+                updates=_rows_at(kept["sketches"], rows),
+                before=_rows_at(kept["before"], rows),
+                positions=_rows_at(kept["positions"], paths),
+                earlier=_rows_at(kept["earlier"], paths),
+                counts=_rows_at(kept["counts"], paths, 0),
+                first=_rows_at(kept["first"], paths, number),
+                number=number,
+                path_of=path_of,
+            ),
         )
 
     def scatter(
         self,
         clients: NDArray[np.int64],
         beliefs: NDArray[np.float64],
+        apart: NDArray[np.bool_],
         averages: Averages,
         *,
         expected: NDArray[np.float64],
@@ -222,6 +239,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         Args:
             clients: (m,) identities.
             beliefs: (m, L) their marginals.
+            apart: (m,) bool, who is apart.
             averages: Of their updates and of the models that they started from.
             expected: (s,) sketch of the model after the round.
             window: Of the next round.
@@ -232,6 +250,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         new: dict[str, NDArray[Any]] = {
             "clients": clients,
             "beliefs": beliefs,
+            "apart": apart,
             "sketches": as_remembered(averages.updates),
             "before": as_remembered(averages.before),
             "positions": averages.positions,
@@ -316,6 +335,8 @@ def _of_today(arrays: dict[str, NDArray[Any]]) -> Arrays:
             "last": np.arange(1, 1 + paths),
             "window": np.array(Window()),
         }
+    if "apart" not in arrays:  # opposition was evidence against everybody
+        arrays["apart"] = np.zeros(len(np.atleast_1d(arrays["clients"])), np.int64)
     if "first" not in arrays:  # nobody was ever absent, as far as is known
         arrays["first"] = np.maximum(1, arrays["last"] - arrays["counts"] + 1)
     for name, like in (("before", "sketches"), ("earlier", "positions")):
@@ -353,6 +374,7 @@ def _hold_values(arrays: Arrays) -> bool:
         all(bool(np.isfinite(arrays[name]).all()) for name in finite)
         and len(np.unique(arrays["clients"])) == len(rounds)
         and bool(((rounds >= 0) & (rounds < counted.shape[1])).all())
+        and bool(np.isin(arrays["apart"], (0, 1)).all())
         and bool(((counted >= 1) & (counted <= MOST_ROUNDS)).all() and (beliefs >= 0).all())
         and bool((counted[0] <= counted[2] - counted[1] + 1).all())
         and bool(window[0] >= 1 and (np.delete(window, 2) >= 0).all())

@@ -40,6 +40,8 @@ class Observation:
         credit: (m,) in [0, 1], how much a client's opposition to others counts; or one for all.
         sizes: (m,) each client's examples as a multiple of the median, as far as they are believed;
             None where all clients count as of one size.
+        apart: (m,) bool, whose data seem to differ in kind, so that opposition is to be expected;
+            or one for all.
         window: k, the rounds over which the updates are averaged: (m,), or one for all. Each round
             counts 1/k of its evidence, since averages overlap.
     """
@@ -52,6 +54,7 @@ class Observation:
     initial: NDArray[np.float64] | None = None
     credit: NDArray[np.float64] | float = 1.0
     sizes: NDArray[np.float64] | None = None
+    apart: NDArray[np.bool_] | bool = False
     window: NDArray[np.float64] | float = 1.0
 
     @property

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Finite, Fraction, Natural, Positive, Settings, Share, number
 from fedcrf.crf.evidence import (
@@ -54,10 +55,10 @@ GONE = {
 }
 """By what is said of them, the settings of earlier versions, by all their names."""
 
-COPY_POWER = 100.0
+COPY_POWER = 300.0
 """How alike updates must be to share one client's weight.
 
-Copies have a cosine of 1; honest updates from similar data reach 0.95.
+Copies have a cosine of 1; honest updates from data of one class reach 0.99.
 """
 
 
@@ -137,7 +138,7 @@ class RobustCRF(Settings):
         [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0]
     """
 
-    behaviour: ClassVar[int] = 6
+    behaviour: ClassVar[int] = 7
     behaviour_absent: ClassVar[int] = 3
     """The number of what differs where some clients are absent from a round."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
@@ -163,7 +164,9 @@ class RobustCRF(Settings):
     def field(self) -> Field:
         """The field of these settings."""
         spread = 4.0 * self.tolerance
-        opposition = Opposition(tolerance=0.5 * self.tolerance, spread=spread)
+        opposition = Opposition(
+            tolerance=0.5 * self.tolerance, spread=spread, full_length=self.tolerance
+        )
         return Field(
             self.labels,
             LogOddsPrior(self.prior_log_odds),
@@ -200,8 +203,12 @@ class RobustCRF(Settings):
     @cached_property
     def unknown_label(self) -> float:
         """p₀, the expected label of a new client."""
-        labels = np.asarray(self.labels)
-        return float(LogOddsPrior(self.prior_log_odds).probabilities(labels) @ labels)
+        return float(self._unknown @ np.asarray(self.labels))
+
+    @property
+    def _unknown(self) -> Vector:
+        """The marginals of a new client."""
+        return LogOddsPrior(self.prior_log_odds).probabilities(np.asarray(self.labels))
 
     def infer(
         self,
@@ -314,7 +321,7 @@ class RobustCRF(Settings):
         layout = (statistics.dimension, self.sketch_size, seed, given)
         past = ClientMemory.of(memory, layout, self.labels)
         window = past.window._replace(length=min(past.window.length, self.longest_window))
-        beliefs, recalled = past.gather(who)
+        beliefs, apart, recalled = past.gather(who)
         remembered = beliefs @ past.arrays["labels"]
         start = past.arrays["expected"] if position is None else position
         start = np.clip(start, -LARGEST_SKETCHED, LARGEST_SKETCHED)
@@ -333,18 +340,19 @@ class RobustCRF(Settings):
             looked_at = replace(statistics, gram=averages.updates @ averages.updates.T)
         measured = self._compared(averages)
         response = measured[ResponseEvidence.cause]
-        counted, sizes = self._counted(claimed, looked_at.norms, response)
-        found = self.field.infer(
-            Observation(
-                looked_at,
-                num_examples=counted,
-                measured=measured,
-                before=beliefs,
-                credit=credit,
-                sizes=sizes,
-                window=lengths,
-            )
+        responds = self._responds(response)
+        counted, sizes = self._counted(claimed, looked_at.norms, responds)
+        seen = Observation(
+            looked_at,
+            num_examples=counted,
+            measured=measured,
+            before=beliefs,
+            credit=credit,
+            sizes=sizes,
+            apart=apart & responds,
+            window=lengths,
         )
+        found = self.field.infer(seen)
 
         # Decide.
         trust = found.expected_label * credit
@@ -354,6 +362,8 @@ class RobustCRF(Settings):
             base, trust, self.unknown_label, self.trust_floor
         )
         longest = self.clip * median(statistics.norms[finite]) * np.sqrt(lengths)
+        if sizes is not None:
+            longest = longest * np.maximum(1.0, sizes) ** NORM_EXPONENT
         clip = clip_factors(statistics.norms, finite, longest)
 
         # Remember.
@@ -363,11 +373,15 @@ class RobustCRF(Settings):
             # there is anybody else to wait for.
             risen = found.expected_label > remembered
             learnt = np.where(risen[:, None], beliefs, learnt)
+        if averages.number == 1:
+            apart = self._apart(seen, found.expected_label)
+            learnt = np.where(apart[:, None], self._unknown, learnt)
         present = slice(None) if finite.all() else finite  # all rows, without a copy
         moved = (weights * clip)[present] @ rounded[present]
         kept = past.scatter(
             who[present],
             learnt[present],
+            apart[present],
             averages.of_clients(present),
             expected=start + moved,
             window=window.after(averages.response, self.longest_window),
@@ -412,8 +426,23 @@ class RobustCRF(Settings):
         measured[ResponseEvidence.cause] = response if somebody_responds else unknown
         return measured
 
+    def _responds(self, response: Vector) -> NDArray[np.bool_]:
+        """Return (m,) bool: who responds as is expected."""
+        known = response[np.isfinite(response)]
+        return np.asarray(response < self._response_share * (median(known) if len(known) else 0.0))
+
+    def _apart(self, seen: Observation, trust: Vector) -> NDArray[np.bool_]:
+        """Return (m,) bool: whose data differ in kind, after a federation's first round.
+
+        Whether they do or the clients are wrong is not known before they can respond. So what the
+        opposition of the first round says of them is not remembered.
+        """
+        parts = [part for part in self.field.pairwise if isinstance(part, Opposition)]
+        apart = [part.apart(seen, trust) for part in parts]
+        return np.any(apart, axis=0) if apart else np.zeros(len(trust), bool)
+
     def _counted(
-        self, claimed: Vector, norms: Vector, response: Vector
+        self, claimed: Vector, norms: Vector, responds: NDArray[np.bool_]
     ) -> tuple[Vector, Vector | None]:
         """Return the shares of examples that count, and the clients' sizes where they matter.
 
@@ -426,8 +455,6 @@ class RobustCRF(Settings):
         typical = median(claimed[held])
         if self.counts == "attested":
             return claimed, claimed / typical
-        known = response[np.isfinite(response)]
-        responds = response < self._response_share * (median(known) if len(known) else 0.0)
         excess = np.zeros(len(claimed))
         excess[held] = length_excess(norms[held], claimed[held], NORM_EXPONENT) / NORM_EXPONENT
 
