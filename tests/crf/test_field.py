@@ -247,6 +247,37 @@ def test_opposition(crowd):
     assert_allclose(found.values, 3.0 * np.outer(opposed, LABELS), atol=1e-9)
 
 
+@pytest.mark.parametrize(
+    ("apart", "growth", "counted"),
+    [
+        (False, 0.0, 1.0),
+        (True, 0.0, 0.5),  # its length is half of what counts in full
+        (True, 0.7, 0.15),  # most of which is new
+        (True, 9.0, 0.0),
+        (True, -1.0, 0.5),
+        (True, math.nan, 0.5),
+    ],
+)
+def test_opposition_to_who_is_apart_counts_as_far_as_its_update_stays_long(apart, growth, counted):
+    rows = np.ones((5, 4)) + np.eye(5, 4)
+    rows[4] = -math.e * rows[3]
+    part = Opposition(tolerance=0.1, full_length=2.0)
+    seen = observe(rows, measured={"norm": np.array([0.0, 0.0, 0.0, 0.0, growth])})
+    marginals = np.full((5, 3), [0.0, 0.0, 1.0])
+    in_full = part.message(seen, LABELS)(marginals)
+    found = part.message(replace(seen, apart=np.arange(5) == 4 * apart), LABELS)(marginals)
+    assert in_full.causes["opposed"][4] > 1.0
+    assert_allclose(found.causes["opposed"][4] / in_full.causes["opposed"][4], counted, atol=0.01)
+
+
+def test_nobody_is_apart_in_a_large_round():
+    rows = np.ones((12, 4)) + np.eye(12, 4)
+    rows[9:] *= -1.0
+    for clients, apart in ((10, [False] * 9 + [True]), (12, [False] * 12)):
+        found = Opposition().apart(observe(rows[:clients]), np.ones(clients))
+        assert found.tolist() == apart
+
+
 def test_linear_parts_tell_their_energies():
     field = RobustCRF(tolerance=0.2).field
     known = np.linspace(-0.9, 0.9, 7)

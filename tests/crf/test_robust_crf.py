@@ -233,6 +233,39 @@ def test_who_fakes_the_answer_is_found_by_turning_with_the_model():
     assert found.weights[7:].max() < 0.2 * found.weights[:7].min()
 
 
+def test_opposition_from_before_anything_was_learnt_is_no_evidence_against_who_responds():
+    """The last three of nine pull the other way from the first round on; one of them responds."""
+    rng, size = np.random.default_rng(0), 2000
+    common = np.ones(size)
+    goals = np.where(np.arange(9) < 6, 1.0, -1.0)[:, None] * common + rng.normal(size=(9, size))
+    model, memory, known = np.zeros(size), None, None
+    for number in range(3):
+        rows = 0.3 * (goals - model)
+        rows[7] = 0.3 * goals[7]  # whatever the model is
+        rows[8] *= 1.0 if number == 0 else 4.0
+        found = RobustCRF().infer(rows, [9] * 9, memory=memory, model=model)
+        other = RobustCRF().infer(rows, [9] * 9, memory=known, model=model)
+        memory = found.memory
+        known = {**other.memory, "apart": np.zeros(9, np.int64)}
+        model = model + 0.1 * common
+    assert memory["apart"].tolist() == [0] * 6 + [1] * 3
+    assert (other.causes["opposed"][6:] > 0.5).all()
+    assert found.causes["opposed"][6] < 0.25 * other.causes["opposed"][6]
+    assert found.expected_label[6] > 0.6 > 0.2 > other.expected_label[6]
+    assert (found.causes["opposed"][7:] > 0.7 * other.causes["opposed"][7:]).all()
+
+
+def test_what_the_first_round_says_of_who_is_apart_is_not_remembered():
+    rows = np.stack([update(client, np.zeros(D), 0) for client in range(9)])
+    found = SMALL.infer(rows)
+    assert found.memory["apart"].tolist() == [0] * 7 + [1] * 2
+    assert found.expected_label[7:].max() < 0.5
+    expected = found.memory["beliefs"] @ SMALL.labels
+    assert_allclose(expected[7:], SMALL.unknown_label)
+    later = SMALL.infer(rows, memory=found.memory).memory
+    assert later["apart"].tolist() == found.memory["apart"].tolist()
+
+
 def without_goals() -> RobustCRF:
     crf = RobustCRF()
     parts = tuple(each for each in crf.field.evidence if each.cause != "goal_distance")
@@ -688,6 +721,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "one client twice": ({**FIRST, "clients": np.zeros(3, dtype=np.int64)}, "memory is damaged"),
     "words for clients": ({**FIRST, "clients": np.array(list("abc"))}, "memory is damaged"),
     "rounds that are not whole": ({**FIRST, "rounds": np.zeros(3)}, "memory is damaged"),
+    "who is apart twice": ({**FIRST, "apart": np.full(3, 2)}, "memory is damaged"),
     "beliefs below 0": ({**FIRST, "beliefs": -FIRST["beliefs"]}, "memory is damaged"),
     "beliefs of no chances": ({**FIRST, "beliefs": 5 * FIRST["beliefs"]}, "memory is damaged"),
     "beliefs without rows": ({**FIRST, "beliefs": np.float64(1.0)}, "memory is damaged"),

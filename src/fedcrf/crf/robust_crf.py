@@ -71,7 +71,8 @@ class RobustCRF(Settings):
     honest update changes against the model's last step. Five measurements can be evidence against a
     client:
 
-    - opposition (`Opposition`): trusted clients' updates point against it;
+    - opposition (`Opposition`): trusted clients' updates point against it, and did not before
+      anything was learnt, as they do where its data differ in kind;
     - norm (`SuspectNorm`): its update is longer than its examples explain, and it is opposed, was
       wrong before, or was shorter before;
     - curvature response (`ResponseEvidence`): its update does not change against the model's step;
@@ -104,7 +105,7 @@ class RobustCRF(Settings):
         persistence: s in [0, 1), the probability that a client's label stays.
         longest_window: The most rounds over which updates are averaged before they are looked at.
         clip: The norm to which updates are clipped, in median norms; √k times as many where k
-            rounds are averaged.
+            rounds are averaged, and s^0.7 times for a client of s > 1 times the median's examples.
         counts: How counts of examples are believed. "attested": in full. "claimed": of a client
             that responds, up to three times what the length of its update supports: honest updates
             grow as n^0.7. Otherwise up to three medians. A client whose count is believed
