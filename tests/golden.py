@@ -66,22 +66,15 @@ class Case:
     Attributes:
         of: What the outcome depends on that has a number: the thing itself, then what it runs with.
         outcome: Returns what it does.
-        absent: Whether clients are absent from rounds; then another number of a rule counts too.
     """
 
     of: Sequence[Any]
     outcome: Callable[[], Outcome]
-    absent: bool = False
 
     @property
     def numbers(self) -> list[int]:
         """The behaviour numbers of all that it depends on."""
-        numbers = [each.behaviour for each in self.of]
-        if self.absent:
-            numbers += [
-                each.behaviour_absent for each in self.of if hasattr(each, "behaviour_absent")
-            ]
-        return numbers
+        return [each.behaviour for each in self.of]
 
     def computed(self) -> Outcome:
         """Return what it does, on one thread: two wait for each other beside other tests."""
@@ -241,8 +234,8 @@ def _rules() -> Iterator[tuple[str, Case]]:
         yield f"rule {name}", Case([rule], partial(SMALL.decided, rule))
     for name in ("crf", "crf-robust", "crf-evidence", "crf-robust-evidence"):
         rule = RULES[name](**{"neighbours": 5} if name == "crf" else {})
-        yield f"rule {name}, in a crowd", Case([rule], partial(CROWD.decided, rule), absent=True)
-        yield f"rule {name}, rough", Case([rule], partial(ROUGH.decided, rule), absent=True)
+        yield f"rule {name}, in a crowd", Case([rule], partial(CROWD.decided, rule))
+        yield f"rule {name}, rough", Case([rule], partial(ROUGH.decided, rule))
 
 
 def _attacks() -> Iterator[tuple[str, Case]]:

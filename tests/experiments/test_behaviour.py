@@ -38,7 +38,7 @@ from fedcrf.experiments.study import Suite, read_suite
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain
 from fedcrf.report.page import read_report
-from fedcrf.rules import CRF, CRFRobust, FedAvg, Krum
+from fedcrf.rules import CRF, FedAvg, Krum
 from fedcrf.rules.server_optimizers import Adam
 from fedcrf.simulation.engine import Scores
 from fedcrf.simulation.local_training import LocalTraining, MLPTraining
@@ -93,19 +93,6 @@ def test_a_partition_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules[PartitionSettings.__module__], "PARTITIONS", schemes)
     said = "partition label-skew has behaviour 3 now and had 1"
     assert provenance.changes(cell, {}, "cpu") == [said]
-
-
-@pytest.mark.parametrize(("each_round", "said"), [(None, []), (3, [" where clients are absent"])])
-def test_what_differs_where_clients_are_absent_has_its_number(
-    each_round: int | None, said: list[str]
-) -> None:
-    spec = small_spec(methods=["crf-robust"], rounds={"clients_per_round": each_round})
-    numbers = provenance.numbers(spec.cells()[0], "cpu")
-    kept = {part: number for part, number in numbers.items() if part != "absence"}
-    assert provenance.changes(spec.cells()[0], kept, "cpu") == [
-        f"rule crf-robust{where} has behaviour {CRFRobust.behaviour_absent} now and had 1"
-        for where in said
-    ]
 
 
 @pytest.mark.parametrize(

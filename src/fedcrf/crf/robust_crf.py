@@ -140,8 +140,6 @@ class RobustCRF(Settings):
     """
 
     behaviour: ClassVar[int] = 7
-    behaviour_absent: ClassVar[int] = 3
-    """The number of what differs where some clients are absent from a round."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
         name: said for said, names in GONE.items() for name in names.split()

@@ -155,7 +155,4 @@ def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, int]]:
     if cell.threat is not None:
         parts["attack"] = (f"attack {cell.attack_name}", cell.threat.attack)
     found = {part: (name, getattr(of, "behaviour", FIRST)) for part, (name, of) in parts.items()}
-    number = getattr(cell.rule, "behaviour_absent", FIRST)
-    if cell.rounds.clients_per_round is not None and number != FIRST:
-        found["absence"] = (f"rule {method.rule} where clients are absent", number)
     return {part: (name, number) for part, (name, number) in found.items() if number is not None}
