@@ -109,7 +109,7 @@ class SlowRobust:
     opposition_strength: float = 2.0
     vote_power: float = 32.0
     large_round: float = 10.0
-    copy_power: float = 300.0
+    copy_power: float = 100.0
     norm_strength: float = 8.0
     norm_exponent: float = 0.7
     response_strength: float = 10.0
@@ -246,7 +246,6 @@ class SlowRobust:
         for c in present:
             self.last[c] = prior if self.number == 1 and c in self.apart else belief[c]
             most = self.clip * median(lengths.values()) * math.sqrt(held[c])
-            most *= max(1.0, sizes[c]) ** self.norm_exponent
             clip = min(1.0, most / lengths[c]) if lengths[c] else 1.0
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
@@ -307,12 +306,13 @@ class SlowRobust:
             if examples[c] > 0
         }
         usual_length, grown = median(z.values()) if z else 0.0, self._growth(list(held))
+        long = {c: math.log(max(norms[c], 2.2250738585072014e-308)) for c in z}
+        usual_long, small = median(long.values()) if long else 0.0, max(self.tolerance, 1e-300)
+        lasting = dict.fromkeys(apart, 0.0)
         for c in apart & z.keys():
-            z[c] -= max(0.0, grown.get(c, 0.0))
-        small = max(self.tolerance, 1e-300)
-        lasting = {
-            c: min(1.0, max(0.0, (z.get(c, usual_length) - usual_length) / small)) for c in apart
-        }
+            new = max(0.0, grown.get(c, 0.0))
+            z[c] -= new
+            lasting[c] = min(1.0, max(0.0, (long[c] - usual_long - new) / small))
         z = {c: each - usual_length for c, each in z.items()}
         middle, deviation = usual(z.values())
         beyond = {

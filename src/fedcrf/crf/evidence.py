@@ -261,8 +261,8 @@ class Opposition(LinearPart):
 
     Clients whose data differ in kind oppose each other before anything is learnt, and less as the
     model learns both kinds; wrong labels are opposed more and more. So v_i = 1, but for a client
-    that is apart (`Observation.apart`) it rises from 0 to 1 where its `lasting_length` rises from 0
-    to ``full_length``.
+    that is apart (`Observation.apart`) it rises from 0 to 1 where its `lasting_length`, whatever
+    its examples, rises from 0 to ``full_length``.
 
     Where clients differ in size, so does the opposition that they meet: where a federation has
     converged, Σ n_j u_j = 0, so that all others together oppose a client in proportion to its own
@@ -316,7 +316,8 @@ class Opposition(LinearPart):
         """Return v."""
         if not np.any(seen.apart):
             return 1.0
-        length = np.nan_to_num(lasting_length(seen, NORM_EXPONENT))
+        # Without the examples: whoever claims more of them would be less long.
+        length = np.nan_to_num(lasting_length(seen, exponent=0.0))
         long = np.clip(length / max(self.full_length, TINY), 0.0, 1.0)
         return np.where(seen.apart, long, 1.0)
 
@@ -325,9 +326,10 @@ class Opposition(LinearPart):
 
         Nobody in a large round.
         """
+        if large_round_share(seen.finite, self.large_round) > 0.0:
+            return np.zeros(seen.num_clients, bool)
         _, above, _ = self.among(seen, votes(seen.cosines, self.vote_power))(trust)
-        small = large_round_share(seen.finite, self.large_round) == 0.0
-        return np.asarray(small & (above > 0.5 * self.tolerance))
+        return np.asarray(above > 0.5 * self.tolerance)
 
     def among(
         self, seen: Observation, vote: Vector

@@ -55,10 +55,10 @@ GONE = {
 }
 """By what is said of them, the settings of earlier versions, by all their names."""
 
-COPY_POWER = 300.0
+COPY_POWER = 100.0
 """How alike updates must be to share one client's weight.
 
-Copies have a cosine of 1; honest updates from data of one class reach 0.99.
+Copies have a cosine of 1; honest updates from similar data reach 0.95.
 """
 
 
@@ -105,7 +105,7 @@ class RobustCRF(Settings):
         persistence: s in [0, 1), the probability that a client's label stays.
         longest_window: The most rounds over which updates are averaged before they are looked at.
         clip: The norm to which updates are clipped, in median norms; √k times as many where k
-            rounds are averaged, and s^0.7 times for a client of s > 1 times the median's examples.
+            rounds are averaged.
         counts: How counts of examples are believed. "attested": in full. "claimed": of a client
             that responds, up to three times what the length of its update supports: honest updates
             grow as n^0.7. Otherwise up to three medians. A client whose count is believed
@@ -361,8 +361,6 @@ class RobustCRF(Settings):
             base, trust, self.unknown_label, self.trust_floor
         )
         longest = self.clip * median(statistics.norms[finite]) * np.sqrt(lengths)
-        if sizes is not None:
-            longest = longest * np.maximum(1.0, sizes) ** NORM_EXPONENT
         clip = clip_factors(statistics.norms, finite, longest)
 
         # Remember.
