@@ -369,6 +369,29 @@ def test_who_claims_most_and_is_opposed_may_be_believed(
 
 
 @pytest.mark.parametrize(
+    ("changes", "weight", "said"),
+    [
+        ({}, 0.1, True),
+        ({}, 0.2, False),  # doubted, not distrusted
+        ({"curvature_response": [0.1, -0.5]}, 0.1, False),
+        ({"curvature_response": [NAN, NAN]}, 0.1, False),
+        ({"unresponsive": [0.1, 0.0]}, 0.1, False),
+        ({"inconsistent": [0.1, 0.0]}, 0.1, False),
+        ({"reported residual_loss": [1.0, 0.0]}, 0.1, False),
+    ],
+)
+def test_who_is_distrusted_and_trains_may_hold_wrong_labels_or_other_data(
+    changes: dict[str, list[float]], weight: float, said: bool
+) -> None:
+    opposed = {"opposition": [1.25, 0.3], "opposed": [0.65, 0.0]}
+    trains = {"curvature_response": [-0.4, -0.5]}
+    record = by_hand(QUIET | opposed | trains | changes, [0.05 * TRUSTED, TRUSTED])
+    first, second = causes_of(record.model_copy(update={"weight": [weight, 1 - weight]}), ROBUST)
+    assert any("wrong, or its data of another kind" in each for each in phrases(first)) == said
+    assert phrases(second) == []
+
+
+@pytest.mark.parametrize(
     ("changes", "rule", "client", "words"),
     [
         ({"excluded": [7]}, ROBUST, 0, "its update is not finite"),

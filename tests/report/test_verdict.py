@@ -91,6 +91,8 @@ def test_a_client_is_excluded_since_its_update_is_not_finite() -> None:
             [{"norm": 1.0, "curvature_response": 1.2}, {"norm": 0.99, "curvature_response": 1.0}],
             None,
         ),
+        # Clipping takes nothing from a weight.
+        ([{"norm": 0.9, "clip": 0.1}] * 2, "norm"),
         ([{"norm": float("nan"), "curvature_response": 0.4}] * 2, "curvature_response"),
     ],
 )

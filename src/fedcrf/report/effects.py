@@ -43,6 +43,11 @@ OPPOSITION, LARGEST = "opposition", "largest"
 """The second stands behind the first for the client that claims the most examples: others oppose a
 large client, and a server may know that it is one."""
 
+TRAINS, NOT_TRAINED = "trains", ("unresponsive", "inconsistent")
+"""The first stands last for a distrusted client whose update changes as in honest training: nothing
+of the second, which is evidence that it does not train. Its labels may be wrong, or its data of
+another kind, and updates do not tell which."""
+
 WINDOW = "window"
 """Over how many rounds updates were averaged; earlier versions' records lack it."""
 
@@ -125,7 +130,7 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
         most = [each for each, share in zip(named, shares, strict=True) if share == max(shares)]
         if len(most) == 1 and OPPOSITION in most[0]:
             most[0].append(LARGEST)
-    return Effects(
+    found = Effects(
         values=values,
         medians=medians,
         factors=factors,
@@ -137,6 +142,11 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
         scales=_scales(rule),
         clients=record.clients,
     )
+    if isinstance(rule, RobustCRF):
+        for i, each in enumerate(named):
+            if _kind(record, found, i) == "distrusted" and _trains(values, i, each):
+                each.append(TRAINS)
+    return found
 
 
 def _scales(rule: object) -> dict[str, Scale]:
@@ -223,6 +233,18 @@ def _named(
     return named
 
 
+def _trains(values: Mapping[str, Sequence[float]], i: int, named: Sequence[str]) -> bool:
+    """Return whether a distrusted client's update changes as in honest training.
+
+    What it reports of its training is not asked, and then says more.
+    """
+    if any(name.startswith(f"{REPORTED} ") for name in named):
+        return False
+    missing = [values[name][i] for name in NOT_TRAINED if name in values]
+    responds = values.get("curvature_response", [math.nan] * (i + 1))[i] < 0.0
+    return responds and len(missing) == len(NOT_TRAINED) and not any(missing)
+
+
 def _median(values: Vector) -> float:
     known = values[~np.isnan(values)]
     return float(f"{np.median(known):.6g}") if len(known) else math.nan
@@ -279,7 +301,12 @@ class _Streak:
     @property
     def reason(self) -> str | None:
         """What spoke most against the client; what is remembered has its own reason and is last."""
-        named = [name for name, much in self.against.items() if much > -math.log(1.0 - LEAST)]
+        named = [
+            name
+            for name, much in self.against.items()
+            # Clipping shortens an update, and takes nothing from its weight.
+            if much > -math.log(1.0 - LEAST) and name != CLIP
+        ]
         return max(named, key=lambda name: (name != REMEMBERED, self.against[name]), default=None)
 
 
