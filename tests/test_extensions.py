@@ -209,6 +209,10 @@ def twice(labels, settings, generator):
     return [np.arange(5)] * settings.num_clients
 
 
+def undrawn(labels, settings, generator):
+    return np.array_split(np.random.permutation(len(labels)), settings.num_clients)
+
+
 RESTED = PartitionScheme("all alike.", lambda labels, settings, generator: np.array_split(
     generator.permutation(len(labels)), settings.num_clients), ignores=frozenset({"alpha"}))
 '''  # noqa: E501
@@ -330,6 +334,10 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
             "partition './mine.py:Coin' is no partition: give a fedcrf",
         ),
         (["--partition", "./mine.py:twice"], "gives no parts of 1437 examples: return an array"),
+        (
+            ["--partition", "./mine.py:undrawn"],
+            "partition './mine.py:undrawn' gives other parts every time: draw by the gen",
+        ),
         (
             ["--methods", "./mine.py:Capped", "--set", "rules.Capped.mst=1"],
             "unknown key in [rules.Capped] 'mst': did you mean 'most'?",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -295,6 +297,53 @@ class Counting(nn.Linear):
         if self.training:
             self.mean += 0.1 * (x.detach().mean(dim=0) - self.mean)
         return super().forward(x - self.mean)
+
+
+class Standardised(nn.Linear):
+    """Standardises its inputs, in place or not."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__(5, 2)
+        self.in_place = in_place
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x.sub_(1.0).div_(2.0) if self.in_place else (x - 1.0) / 2.0)
+
+
+def loss_in_place(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets.mul_(0))
+
+
+def loss_beside(outputs: Tensor, targets: Tensor) -> Tensor:
+    return cross_entropy(outputs, targets * 0)
+
+
+def metric_in_place(outputs: Tensor, targets: Tensor) -> Tensor:
+    return l1_loss(outputs.mul_(0)[:, 0], targets.mul_(0).float()) + outputs.sum()
+
+
+def metric_beside(outputs: Tensor, targets: Tensor) -> Tensor:
+    return l1_loss(outputs[:, 0] * 0, targets.float() * 0) + (outputs * 0).sum()
+
+
+def metric_after(outputs: Tensor, targets: Tensor) -> Tensor:
+    return outputs.sum() + targets.sum()
+
+
+@pytest.mark.parametrize("rule", ["crf-robust", "crf-robust-evidence"])
+@pytest.mark.parametrize("batch_size", [8, 200])
+def test_what_a_users_functions_change_in_place_is_a_copy(rule: str, batch_size: int) -> None:
+    given = {"rule": rule, "batch_size": batch_size}
+    results = [
+        [simulate(model=partial(Standardised, each), **given) for each in (False, True)],
+        [simulate(loss=loss, **given) for loss in (loss_beside, loss_in_place)],
+        [
+            simulate(metrics={"first": metric, "then": metric_after}, **given)
+            for metric in (metric_beside, metric_in_place)
+        ],
+    ]
+    for beside, in_place in results:
+        assert_same(in_place, beside)
 
 
 def test_state_that_is_no_tensor_stays_where_it_is() -> None:
@@ -617,6 +666,14 @@ FUNCTIONS: dict[str, tuple[Callable[[float], dict[str, Any]], str]] = {
     ),
     "metric": (lambda by: {"metrics": {"f": lambda o, t: by}}, "metric f"),
     "optimizer": (lambda by: {"optimizer": lambda p: torch.optim.Adam(p, by)}, "optimizer"),
+    "momentum": (
+        lambda by: {"optimizer": lambda p: torch.optim.SGD(p, 0.1, momentum=by / 4)},
+        "optimizer's second step",
+    ),
+    "averages": (
+        lambda by: {"optimizer": lambda p: torch.optim.Adam(p, 0.1, betas=(by / 4, 0.9))},
+        "optimizer's second step",
+    ),
     "model": (lambda by: {"model": flat(by)}, "outputs"),
     "a part of the model": (
         lambda by: {"model": lambda: nn.Sequential(nn.Dropout(by / 4), nn.Linear(5, 2))},
@@ -636,6 +693,16 @@ def test_functions_are_known_by_what_they_compute(
     assert simulate(rounds=2, record_to=folder, **more, **given(2.0)).records[-1].round == 2
     with pytest.raises(FedcrfError, match=f"holds a run of other {said}: name another folder"):
         simulate(rounds=2, record_to=folder, **more, **given(2.2))
+
+
+def test_a_record_of_one_step_of_the_optimizer_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    given = {"record_to": folder, "optimizer": lambda p: torch.optim.SGD(p, 0.1)}
+    simulate(rounds=1, **given)
+    description = json.loads((folder / "description.json").read_text(encoding="utf-8"))
+    assert description["made_of"].pop("optimizer's second step")
+    (folder / "description.json").write_text(json.dumps(description), encoding="utf-8")
+    assert simulate(rounds=2, **given).records[-1].round == 2
 
 
 def test_a_folder_that_is_being_written_is_left_alone(tmp_path: Path) -> None:
@@ -703,6 +770,7 @@ def test_sites_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
     [
         (["None", "mild", "None"], ["None", "mild", "None"]),
         (["NA", "no", "nan"], ["NA", "no", "nan"]),
+        (["None", "None", "None"], ["None", "None", "None"]),
         (["True", "False", "True"], [True, False, True]),
         (["0.0", "1.0", "1.0"], [0.0, 1.0, 1.0]),
     ],
@@ -726,6 +794,8 @@ FILES: dict[str, tuple[dict[str, str], str]] = {
     "words": ({"a": "c,d,y\n1,two,0\n"}, r"a.csv: column 'd' is no numbers: make it some"),
     "a hole": ({"a": "c,d,y\n1,2,0\n1,,0\n"}, r"a.csv: column 'd' is empty in row 2: fill it in"),
     "a hole among the targets": ({"a": "c,d,y\n1,2,\n"}, "column 'y' is empty in row 1"),
+    "a column of holes": ({"a": "c,d,y\n1,,0\n1,,0\n"}, "column 'd' is empty in row 1: fill it in"),
+    "a column twice": ({"a": "c,c ,y\n1,2,0\n"}, "column 'c' is there twice: rename one, or leave"),
     "other columns": (
         {"a": f"c,d,y\n{LINE}", "b": f"c,e,y\n{LINE}"},
         "b.csv: column 'd' is not in all sites' files: give all the same columns",
@@ -771,6 +841,9 @@ def test_what_is_wrong_with_arrays_is_a_line(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", x=np.ones(3))
     with pytest.raises(FedcrfError, match=r"a\.npz holds x: give it two arrays, x and y"):
         simulate(sites=tmp_path)
+    for place in (tmp_path, tmp_path / "a.npz"):
+        with pytest.raises(FedcrfError, match=r"a\.npz has arrays and no columns: leave --label-"):
+            read_site_files(place, label_column="y")
 
 
 # What is wrong.
@@ -840,6 +913,14 @@ ODD_RESULTS: dict[str, tuple[Callable[[Any], dict[str, Any]], str]] = {
         r"its weights have shape \(3,\): give",
     ),
     "a column": (lambda it: {"weights": it.weights[:, None]}, r"its weights have shape \(4, 1\)"),
+    "a memory without names": (
+        lambda it: {"memory": [1.0]},
+        "its memory is a list: keep arrays by",
+    ),
+    "a memory of dicts": (
+        lambda it: {"memory": {"n": {}}},
+        "its memory 'n' is a dict: keep an arr",
+    ),
 }
 
 
@@ -920,6 +1001,14 @@ class Random(nn.Linear):
     def __init__(self) -> None:
         super().__init__(5, 2)
         self.weight.data += torch.from_numpy(np.random.default_rng().random((2, 5))).float()
+
+
+class Tied(nn.Sequential):
+    """Two layers of one weight."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(5, 5), nn.Linear(5, 5))
+        self[1].weight = self[0].weight
 
 
 class Kept(nn.Linear):
@@ -1189,6 +1278,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         r"inputs of site 'west' are beyond 3.4e\+38: give numbers that float32 can hold",
     ),
     "a number for targets": ({"sites": odd("west", None, lambda y: 3.0)}, "inputs and no targets"),
+    "sharing half of a tied tensor": (
+        {"model": Tied, "share": "!1.*"},
+        r"share parts '0\.weight' from '1\.weight', which are one tensor: share both, or neither",
+    ),
     "no pattern": ({"share": []}, "share has no pattern: give one, or leave it out: there are 0.w"),
     "a loss of NaN": ({"loss": lambda o, t: o.mean() * float("nan")}, "the loss is nan before any"),
     "a metric of many numbers": ({"metrics": lambda o, t: o}, "gives no number .*: return one, of"),

@@ -232,12 +232,14 @@ check_path = _must_be(
 check_function = _must_be("a function", callable)
 
 
-def check_whole(name: str, value: object, least: int) -> None:
-    """Raise a `FedcrfError` unless ``value`` is a whole number of at least ``least``."""
+def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
+    """Raise a `FedcrfError` unless ``value`` is a whole number between the two."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    if not whole or int(value) < least:  # type: ignore[call-overload]
+    number = int(value) if whole else least - 1  # type: ignore[call-overload]
+    if number < least or (most is not None and number > most):
         shown = repr(value) if isinstance(value, str) else value  # "3" is seen to be text
-        raise FedcrfError(f"{name} {shown}: give a whole number, {least} or more")
+        bounds = f"{least} or more" if most is None else f"{least} to {most}"
+        raise FedcrfError(f"{name} {shown}: give a whole number, {bounds}")
 
 
 def checked_number(name: str, value: Any, bounds: str = "") -> float:
@@ -288,9 +290,9 @@ def one_of(choices: Iterable[str], *, optional: bool = False) -> Checked:
     return Checked(partial(check_choice, choices=tuple(choices), optional=optional))
 
 
-def whole(least: int) -> Checked:
-    """Return the mark of a whole number of at least ``least``."""
-    return Checked(partial(check_whole, least=least))
+def whole(least: int, most: int | None = None) -> Checked:
+    """Return the mark of a whole number between the two."""
+    return Checked(partial(check_whole, least=least, most=most))
 
 
 def number(least: float = -math.inf, most: float = math.inf) -> Checked:

@@ -818,6 +818,7 @@ def test_calls_that_cannot_be(given, message):
         ({"clip": "2.0"}, "clip '2.0': give a number"),
         ({"sketch_size": 0}, "sketch_size 0"),
         ({"sketch_seed": -1}, "sketch_seed -1"),
+        ({"sketch_seed": 2**63}, "sketch_seed 9223372036854775808: give a whole number, 0 to 922"),
         ({"trust_floor": 1.5}, "trust_floor 1.5: give a number from 0 to 1"),
         ({"remember": 0}, "remember 0: give a whole number, 1 or more"),
         (

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 
-from fedcrf.checks import Count, Finite, Fraction, Natural, Positive, Settings, Share, number
+from fedcrf.checks import Count, Finite, Fraction, Positive, Settings, Share, number, whole
 from fedcrf.crf.evidence import (
     NORM_EXPONENT,
     ConsistencyEvidence,
@@ -53,6 +53,9 @@ GONE = {
     "EvidenceCRF has it, leave it out": " ".join(each.name for each in fields(EvidenceCRF)),
 }
 """By what is said of them, the settings of earlier versions, by all their names."""
+
+LARGEST_SEED = 2**63 - 1
+"""Of the sketches: the memory holds it in 64 bits."""
 
 COPY_POWER = 100.0
 """How alike updates must be to share one client's weight.
@@ -157,7 +160,7 @@ class RobustCRF(Settings):
     trust_floor: Fraction = 0.15
     remember: Count = 4096
     sketch_size: Count = 512
-    sketch_seed: Natural | None = None
+    sketch_seed: Annotated[int, whole(0, LARGEST_SEED)] | None = None
 
     @cached_property
     def field(self) -> Field:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -155,11 +156,23 @@ def partition(
             "--min-examples (partition.min_examples), or raise --limit (data.limit) if it is given."
         )
     scheme = find_partition(settings.scheme)
-    with failing(f"partition '{settings.scheme}' failed ({{}})"):
-        parts = scheme.assign(np.asarray(labels, dtype=np.int64), settings, generator)
-    if is_outside(settings.scheme):
-        parts = _checked(parts, settings, len(labels))
-    return tuple(np.sort(part) for part in parts)
+    outside = is_outside(settings.scheme)
+    same = copy.deepcopy(generator) if outside else generator
+
+    def dealt(drawn: Generator) -> tuple[Indices, ...]:
+        with failing(f"partition '{settings.scheme}' failed ({{}})"):
+            parts = scheme.assign(np.array(labels, dtype=np.int64), settings, drawn)
+        if outside:
+            parts = _checked(parts, settings, len(labels))
+        return tuple(np.sort(part) for part in parts)
+
+    parts = dealt(generator)
+    if outside and not all(map(np.array_equal, parts, dealt(same))):
+        raise FedcrfError(
+            f"partition '{settings.scheme}' gives other parts every time: draw by the generator "
+            "that it is given alone"
+        )
+    return parts
 
 
 def _checked(

@@ -72,6 +72,7 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
             with failing(f"{file} cannot be read ({{}})"):
                 held[file.stem] = _one_site(file, label_column, columns)
     elif path.suffix.lower() == ".npz" and path.is_file():
+        _check_no_columns(path, label_column)
         held = _all_sites(path)
     else:
         raise FedcrfError(
@@ -178,6 +179,14 @@ def _check_name(name: str) -> None:
         raise FedcrfError(f"the name {name!r} is not UTF-8: rename the file or folder") from None
 
 
+def _check_no_columns(path: Path, label_column: str | None) -> None:
+    """Raise a `FedcrfError` where a column of an NPZ file is asked for."""
+    if label_column is not None:
+        raise FedcrfError(
+            f"{path} has arrays and no columns: leave --label-column (data.label_column) out"
+        )
+
+
 def _all_sites(path: Path) -> dict[str, Pair]:
     arrays = _arrays(path)
     names = sorted({name.rpartition("_")[0] for name in arrays}, key=_natural)
@@ -202,6 +211,7 @@ def _one_site(path: Path, label_column: str | None, columns: list[str]) -> Pair:
 
         table = _read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
         return _table(path, table, label_column, columns)
+    _check_no_columns(path, label_column)
     arrays = _arrays(path)
     if not {INPUTS, TARGET} <= set(arrays):
         there = ", ".join(arrays) or "nothing"
@@ -215,9 +225,11 @@ def _read_csv(path: Path) -> pd.DataFrame:
 
     table = pd.read_csv(path)
     for name, column in table.items():
-        if column.dtype.kind not in "biuf" and column.isna().any():
+        missing = column.isna()
+        if missing.all() or (column.dtype.kind not in "biuf" and missing.any()):
             words = pd.read_csv(path, usecols=[name], dtype=str, keep_default_na=False)[name]
-            table[name] = words.mask(words == "")
+            if (words != "").any():
+                table[name] = words.mask(words == "")
     return table
 
 
@@ -227,6 +239,11 @@ def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: l
     ``columns`` are those of the sites before it, in whose order they are taken; the first fills it.
     """
     names = [str(name).strip() for name in table.columns]
+    twice = [name for name in names if names.count(name) > 1]
+    if twice:
+        raise FedcrfError(
+            f"{path}: column '{twice[0]}' is there twice: rename one, or leave it out"
+        )
     table.columns = names
     separators = [each for each in (";", "\t") if len(names) == 1 and each in names[0]]
     if separators:

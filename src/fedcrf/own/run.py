@@ -32,7 +32,7 @@ from fedcrf.experiments.store import CellStore, check_free, folder_lock
 from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
-from fedcrf.own.trial import Factory, Tried, chosen, task_of, tensors_of
+from fedcrf.own.trial import SECOND_STEP, Factory, Tried, chosen, task_of, tensors_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
 from fedcrf.rules.wrappers import Judged
@@ -85,7 +85,11 @@ def _check_same(path: Path, kept: Description, asked: Description) -> None:
     if kept.made_of is None:
         raise FedcrfError(f"{path} holds a run of {kept.framework}: {OTHER}")
     before, here = kept.made_of, asked.made_of or {}
+    if SECOND_STEP not in before:  # earlier versions made one step
+        here = {part: each for part, each in here.items() if part != SECOND_STEP}
     other = [part for part in {**here, **before} if _differ(before.get(part), here.get(part))]
+    if other != [SECOND_STEP]:  # whoever makes another first step makes another second one
+        other = [part for part in other if part != SECOND_STEP]
     first = [part for part in other if part in FIRST]
     if other:
         raise FedcrfError(f"{path} holds a run of other {', '.join(first or other)}: {OTHER}")

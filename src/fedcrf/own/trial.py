@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from itertools import chain
 from typing import Any
 
 import torch
@@ -18,8 +19,12 @@ from fedcrf.errors import FedcrfError, failing, listed
 from fedcrf.models import made_by
 from fedcrf.objectives import ACCURACY, Metric, Outputs, Task
 from fedcrf.own.sites import Sites, kind_of
+from fedcrf.simulation.engine import copied
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import can_be_fused
+
+SECOND_STEP = "optimizer's second step"
+"""The name of a number that records of earlier versions lack."""
 
 NOT = "!"
 """Stands before a pattern of names that are left out."""
@@ -151,6 +156,13 @@ def _sent_and_kept(
     }
     tensors = {name: each for name, each in tensors_of(network).items() if name not in frozen}
     shared = frozenset(tensors) if share is None else chosen(tensors, share, "share")
+    for names in _names_of_one(network):
+        parted = sorted(names & shared), sorted((names & tensors.keys()) - shared)
+        if all(parted):
+            raise FedcrfError(
+                f"share parts '{parted[0][0]}' from '{parted[1][0]}', which are one tensor: share "
+                "both, or neither"
+            )
     for name, each in tensors.items():
         if each.is_complex():
             raise FedcrfError(f"the model's '{name}' is {kind_of(each)}: give real numbers")
@@ -160,6 +172,15 @@ def _sent_and_kept(
                 f"to the sites by share='!{name}'"
             )
     return shared, frozenset(tensors) - shared
+
+
+def _names_of_one(network: nn.Module) -> Iterable[set[str]]:
+    """Return the names of each parameter or buffer of a network."""
+    names: dict[int, set[str]] = {}
+    named = (network.named_parameters, network.named_buffers)
+    for name, each in chain(*(tensors(remove_duplicate=False) for tensors in named)):
+        names.setdefault(id(each), set()).add(name)
+    return names.values()
 
 
 @dataclass(frozen=True)
@@ -200,11 +221,12 @@ class Tried:
         for name, metric in task.metrics.items():
             wrong = f"metric '{name}' gives no number ({{}}): return one, of outputs and targets"
             with torch.no_grad(), failing(wrong):
-                numbers[f"metric {name}"] = float(metric(outputs, few.labels))
-        made, length = _step(trained, loss, task.optimizer or _sgd)
+                numbers[f"metric {name}"] = float(metric(copied(outputs), few.labels.clone()))
+        made, lengths = _steps(trained, loss, task.optimizer or _sgd)
         if task.optimizer is None:
             return cls(num_classes, numbers)
-        return cls(num_classes, {**numbers, "optimizer": length}, made)
+        steps = dict(zip(("optimizer", SECOND_STEP), lengths, strict=True))
+        return cls(num_classes, {**numbers, **steps}, made)
 
 
 def _metrics(metrics: Any) -> dict[str, Metric]:
@@ -241,7 +263,7 @@ def _outputs(network: nn.Module, few: Examples) -> Outputs:
         f"{kind_of(few.images)} ({{}}): give inputs or a model that fits"
     )
     with failing(wrong):
-        return network(few.images)
+        return network(few.images.clone())
 
 
 def _loss(outputs: Outputs, targets: Tensor, task: Task) -> Tensor:
@@ -253,7 +275,7 @@ def _loss(outputs: Outputs, targets: Tensor, task: Task) -> Tensor:
     with warnings.catch_warnings(), failing(wrong):
         # What torch warns of here is broadcast, and not what anybody means by a loss.
         warnings.filterwarnings("error", message="Using a target size")
-        value = task.loss_of(outputs, targets)
+        value = task.loss_of(outputs, targets.clone())
     if not isinstance(value, Tensor) or value.dim() or value.is_complex():
         scalar = isinstance(value, Tensor) and not value.dim()
         what = "a complex number" if scalar else _shape(value)
@@ -313,8 +335,13 @@ def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
     return torch.optim.SGD(trained, lr=1.0, momentum=0.9, fused=can_be_fused(trained))
 
 
-def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tuple[str, float]:
-    """Return the optimizer's class, and how far its first step goes."""
+def _steps(
+    network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]
+) -> tuple[str, list[float]]:
+    """Return the optimizer's class, and how far its first two steps go.
+
+    The second step is by half the gradient: momentum and averages show in it alone.
+    """
     parameters = [each for each in network.parameters() if each.requires_grad]
     with failing("the optimizer cannot be made ({})"):
         made = optimizer(parameters)
@@ -329,12 +356,18 @@ def _step(network: nn.Module, loss: Tensor, optimizer: Callable[..., Any]) -> tu
             "the optimizer steps none of the parameters it is given: make it of those, as in "
             "lambda parameters: torch.optim.Adam(parameters)"
         )
-    before = [each.detach().clone() for each in parameters]
+    lengths = []
     with failing("the optimizer makes no step ({}): give one, as optimizer=, that can train it"):
         torch.autograd.backward(loss)
-        made.step()
-    steps = [each.detach() - was for each, was in zip(parameters, before, strict=True)]
-    return type(made).__name__, sum(float(step.double().abs().sum()) for step in steps)
+        for _ in range(2):
+            before = [each.detach().clone() for each in parameters]
+            made.step()
+            steps = [each.detach() - was for each, was in zip(parameters, before, strict=True)]
+            lengths.append(sum(float(step.double().abs().sum()) for step in steps))
+            for each in parameters:
+                if each.grad is not None:
+                    each.grad.mul_(0.5)
+    return type(made).__name__, lengths
 
 
 def _shape(outputs: Outputs) -> str:

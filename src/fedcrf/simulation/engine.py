@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
 from fedcrf.errors import FedcrfError, in_a_line, own_line, unknown_name
 from fedcrf.objectives import ACCURACY, CLASSIFICATION, LOSS, Outputs, Task
@@ -92,7 +92,8 @@ def score(
 ) -> Scores:
     """Score every example, ``batch_size`` at a time; with a user's loss all as a whole.
 
-    ``begin`` is called before each batch, with the place of its first example.
+    ``begin`` is called before each batch, with the place of its first example. A network, loss or
+    metric that changes what it is given in place gets copies.
     """
     model.eval()
     if task.loss is not None:
@@ -108,7 +109,7 @@ def score(
         )
     ):
         begin(batch * batch_size)
-        logits = model(images).float()
+        logits = model(images.clone()).float()
         losses.append(functional.cross_entropy(logits, labels, reduction="none"))
         correct.append((logits.argmax(dim=1) == labels).float())
     return Scores({LOSS: torch.cat(losses), ACCURACY: torch.cat(correct)})
@@ -119,10 +120,15 @@ def _score_as_one(model: nn.Module, examples: Examples, batch_size: int, task: T
     found = dict.fromkeys(task.measured, math.nan)
     if len(examples):
         outputs = _outputs(model, examples.images, batch_size)
-        found[LOSS] = float(task.loss_of(outputs, examples.labels))
+        found[LOSS] = float(task.loss_of(copied(outputs), examples.labels.clone()))
         for name, metric in task.metrics.items():
-            found[name] = float(metric(outputs, examples.labels))
+            found[name] = float(metric(copied(outputs), examples.labels.clone()))
     return Scores({name: torch.full((len(examples),), value) for name, value in found.items()})
+
+
+def copied(outputs: Outputs) -> Outputs:
+    """Return outputs with tensors of their own: a user's function may change what it is given."""
+    return tree_map_only(Tensor, Tensor.clone, outputs)
 
 
 def _outputs(model: nn.Module, inputs: Tensor, batch_size: int) -> Outputs:
@@ -131,14 +137,14 @@ def _outputs(model: nn.Module, inputs: Tensor, batch_size: int) -> Outputs:
     That is so where every output has as many rows as its batch, of which two differ in size.
     """
     if len(inputs) <= batch_size:
-        return model(inputs)
+        return model(inputs.clone())
     size = next(each for each in range(batch_size, 0, -1) if each == 1 or len(inputs) % each)
     columns: list[list[Tensor]] = []
     for batch in torch.split(inputs, size):
-        leaves, structure = tree_flatten(model(batch))
+        leaves, structure = tree_flatten(model(batch.clone()))
         rows = {len(each) if isinstance(each, Tensor) and each.dim() else None for each in leaves}
         if rows != {len(batch)}:
-            return model(inputs)
+            return model(inputs.clone())
         columns.append(leaves)
     return tree_unflatten([torch.cat(each) for each in zip(*columns, strict=True)], structure)
 
