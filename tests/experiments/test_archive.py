@@ -133,7 +133,7 @@ def test_a_suite_s_folder_says_where_its_rounds_are(
     assert "holds 10 finished cells of a suite" in " ".join(shown.output.split())
     assert "name a condition, such as" in " ".join(shown.output.split())
     Store(tmp_path).write_scores([])
-    with pytest.raises(FedcrfError, match="kept no rounds: run them again"):
+    with pytest.raises(FedcrfError, match="kept no rounds: take their lines out of cells"):
         Store(tmp_path).read()
 
 
@@ -148,6 +148,10 @@ def test_an_archive_is_a_run_s_folder_and_always_the_same(
             "partitions/seed-0.json", "run.toml",
         ]  # fmt: skip
         assert {each.mtime for each in archive} == {0}
+
+
+def archives(folder: Path) -> dict[str, tuple[int, bytes]]:
+    return snapshot(folder / "rounds")
 
 
 def names(folder: Path) -> list[str]:
@@ -167,11 +171,20 @@ def test_methods_and_seeds_are_added_and_others_replaced(
     assert names(tmp_path) == [name for name in added if name.startswith("fedavg")]
     run(suite(["fedavg", "crf-robust"], [0]), tmp_path)
     assert names(tmp_path) == ["fedavg-seed-0", "crf-robust-seed-0", "fedavg-seed-10"]
-    # Of other settings nothing is mixed.
+    # Nothing is mixed with what is of other settings, and nothing is lost.
+    there = archives(tmp_path)
     other = suite(["fedavg"], [0]).chosen(settings=[{"training": {"learning_rate": 0.5}}])
-    run(other, tmp_path)
-    with pytest.raises(FedcrfError, match=r"seed-10\.tar\.xz is of another run .*learning_rate"):
-        Store(packed(tmp_path)).read()
+    with pytest.raises(FedcrfError, match=r"seed-0\.tar\.xz is of another run .*learning_rate"):
+        run(other, tmp_path)
+    assert archives(tmp_path) == there
+    archive = packed(tmp_path) / "seed-0.tar.xz"
+    archive.write_bytes(archive.read_bytes()[:-100])
+    there = archives(tmp_path)
+    with pytest.raises(
+        FedcrfError, match=r"cannot be read .*: take it and its cells' lines away to"
+    ):
+        run(suite(["fedavg", "crf-robust", "krum"], [0]), tmp_path)
+    assert archives(tmp_path) == there
 
 
 def test_rounds_of_a_killed_command_are_packed_by_the_next(

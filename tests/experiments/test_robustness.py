@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from dataclasses import replace
@@ -378,6 +379,11 @@ def test_another_number_of_attackers_is_run_anew_and_not_mixed(tmp_path: Path, l
     three = run(small(**parts), tmp_path, log)
     again = Log()
     one = small(**parts).chosen(attackers=1)
+    with pytest.raises(
+        FedcrfError, match=r"is of another run \(attack\.attackers is 3 there, 1 here"
+    ):
+        run(one, tmp_path, again)
+    shutil.rmtree(tmp_path / "rounds")  # as in folders of earlier versions, which kept none
     assert len(keys_of(run(one, tmp_path, again))) == len(finished(again)) == len(one.cells)
     for suite, said in ((small(**parts), "3 of 10 clients"), (one, "1 of 10 clients")):
         cells = suite_cells(suite, Store(tmp_path))
@@ -497,6 +503,7 @@ def test_other_data_of_the_same_name_are_not_mixed(tmp_path: Path, log: Log) -> 
         run(small(methods=["fedavg", "krum"], seeds=[0]), tmp_path, log)
     assert lines.read_bytes() == before
     fewer = small(methods=["fedavg"], seeds=[0]).chosen(settings=[{"data": {"limit": 500}}])
+    shutil.rmtree(tmp_path / "rounds")  # as in folders of earlier versions, which kept none
     assert len(keys_of(run(fewer, tmp_path, log))) == len(fewer.cells)
 
 
@@ -775,6 +782,10 @@ def test_who_is_asked_for_an_oracle_only_is_no_method_of_the_tables(tmp_path: Pa
         (
             lambda: small().chosen(settings=[{"attack": {"every": 2}}]),
             "attack is no setting of a whole suite: choose it with --conditions and --attackers",
+        ),
+        (
+            lambda: small().chosen(settings=[{"data": {"dataset": "mnist"}}]),
+            r"data set digits of suite attacks says data\.dataset itself: leave it out",
         ),
         (
             lambda: small(conditions=["ipm-2"]).chosen(

@@ -494,12 +494,16 @@ def run_suite(
             return []
         any_cell = cells[missing[0]]  # all have the suite's data
         store.check_scored_data(any_cell, workplace.load(any_cell.data).fingerprint)
+        seeds = dict.fromkeys(suite.seeds)
+        for seed in seeds:
+            for spec, under_way in _runs_of_seed(suite, store, {*missing}, seed):
+                partition, condition = under_way.path.parts[-3:-1]
+                store.check_archive(partition, condition, spec)
         store.describe(cells[key] for key in missing)
         keys_by_cell: dict[CellSpec, list[CellKey]] = {}
         for key in missing:  # with other settings, conditions may come to the same
             keys_by_cell.setdefault(cells[key], []).append(key)
         to_run = {keys[0] for keys in keys_by_cell.values()}
-        seeds = dict.fromkeys(suite.seeds)
         runs_by_seed = [_runs_of_seed(suite, store, to_run, seed) for seed in seeds]
         all_runs = [run for runs in runs_by_seed for run in runs]
         store_of = {cell: run_store for spec, run_store in all_runs for cell in spec.cells()}

@@ -335,7 +335,7 @@ class CellStore:
             there = rounds_of(records)
             if damage is None and summary is not None and there != summary.rounds:
                 beside = f"the summary beside it speaks of {summary.rounds}: {ANEW}"
-                raise FedcrfError(f"{self.path / ROUNDS} holds {there} rounds and {beside}")
+                damage = f"{self.path / ROUNDS} holds {there} rounds and {beside}"
         except FedcrfError as error:
             return CellResult.of(cell, damage=str(error))
         return CellResult.of(cell, records, damage=damage, summary=None if damage else summary)
@@ -510,7 +510,8 @@ class Store:
     def read(self) -> RunSpec:
         """Return the description of the run in this folder."""
         if self.is_suite:
-            said = " whose cells have kept no rounds: run them again"
+            mend = f"take their lines out of {SCORES} to run them anew"
+            said = f" whose cells have kept no rounds: {mend}"
             if packed := self.packed_runs():
                 said = f": name a condition of it, such as {packed[0].path}"
             raise FedcrfError(f"{self.path} holds a suite{said}")
@@ -613,15 +614,16 @@ class Store:
     def add_to_archive(self, path: Path, cells: Sequence[CellSpec]) -> None:
         """Pack finished cells of one seed into an archive; those of the same names are replaced.
 
-        An archive of other settings, or one that cannot be read, is replaced as a whole.
+        Raises:
+            FedcrfError: The archive is of other settings, or it cannot be read.
         """
         seed, names = cells[0].seed, list(dict.fromkeys(cell.method.name for cell in cells))
         chosen = merge(self.read().describe(), {"methods": names, "seeds": [seed]})
         spec = resolve(chosen, reading=True)
         files: dict[str, bytes] = {}
-        with suppress(FedcrfError):
-            earlier, there = _packed_run(path)
-            spec, files = extended(earlier, spec, str(path)), there
+        if path.exists():
+            earlier, files = _packed_run(path)
+            spec = extended(earlier, spec, str(path))
         files[DESCRIPTION] = described(spec).encode()
         if (partition := self.partition(seed)) is not None:
             files[partition_file(seed)] = line_of(partition)
@@ -712,6 +714,18 @@ class Store:
         """Return the run of the finished cells under a condition."""
         return Store(self.path / "rounds" / partition / condition)
 
+    def _archive(self, partition: str, condition: str, seed: int) -> Path:
+        return self.packed(partition, condition).path / f"seed-{seed}.tar.xz"
+
+    def check_archive(self, partition: str, condition: str, spec: RunSpec) -> None:
+        """Raise a `FedcrfError` where rounds of a run cannot be added to those that are packed.
+
+        The run is of one seed.
+        """
+        path = self._archive(partition, condition, spec.seeds[0])
+        if path.exists():
+            check_same_settings(_packed_run(path)[0], spec, str(path))
+
     def packed_runs(self) -> list[Store]:
         """Return the runs of all conditions whose cells have kept their rounds."""
         folders = {path.parent for path in self.path.glob("rounds/*/*/seed-*.tar.xz")}
@@ -737,7 +751,7 @@ class Store:
                     continue
                 finished.append(cell)
                 for partition, condition, *_ in group_of.get(key, [key]):
-                    archive = self.packed(partition, condition).path / f"seed-{cell.seed}.tar.xz"
+                    archive = self._archive(partition, condition, cell.seed)
                     contents.setdefault(archive, []).append(cell)
             for archive, cells in contents.items():
                 run.add_to_archive(archive, cells)
@@ -796,13 +810,7 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
 
     ``place`` is the run's, as an error calls it.
     """
-    # What a rule is informed of counts as said: old folders say numbers that were defaults.
-    there, here = earlier.describe_informed(), spec.describe_informed()
-    for key, was, is_now in _known(differences(_shared(there, here), _shared(here, there)), spec):
-        raise FedcrfError(
-            f"{place} is of another run ({key} is {was} there, {is_now} here): move it away, or "
-            f"{ANOTHER}"
-        )
+    check_same_settings(earlier, spec, place)
     return resolve(
         merge(earlier.describe(), spec.describe()),
         {
@@ -811,6 +819,20 @@ def extended(earlier: RunSpec, spec: RunSpec, place: str) -> RunSpec:
         },
         reading=True,
     )
+
+
+def check_same_settings(earlier: RunSpec, spec: RunSpec, place: str) -> None:
+    """Raise a `FedcrfError` where two runs differ in more than methods and seeds.
+
+    ``place`` is that of the earlier run, as the error calls it.
+    """
+    # What a rule is informed of counts as said: old folders say numbers that were defaults.
+    there, here = earlier.describe_informed(), spec.describe_informed()
+    for key, was, is_now in _known(differences(_shared(there, here), _shared(here, there)), spec):
+        raise FedcrfError(
+            f"{place} is of another run ({key} is {was} there, {is_now} here): move it away, or "
+            f"{ANOTHER}"
+        )
 
 
 def _known(

@@ -475,13 +475,17 @@ class Suite:
         return groups[name.casefold()]
 
     def _check_free(self, layer: Options, flag: str) -> None:
-        """Raise a `FedcrfError` where a partition or condition says a setting of a layer itself."""
+        """Raise a `FedcrfError` where a part of the suite says a setting of a layer itself.
+
+        Parts are the data set, partitions and conditions, by whose names results go.
+        """
+        data = (f"data set {self.dataset}", {"data": self.datasets[self.dataset].get("data", {})})
         partitions = ((f"partition {k}", {"partition": v}) for k, v in self.partitions.items())
         conditions = (
             (f"condition {name}", {"attack": each.attack, "attacks": each.attacks})
             for name, each in self.conditions.items()
         )
-        for part, section in (*partitions, *conditions):
+        for part, section in (data, *partitions, *conditions):
             own = dict(flat(with_current_names(section)))
             for key in own.keys() & dict(flat(layer)).keys():
                 raise FedcrfError(
