@@ -232,13 +232,12 @@ check_path = _must_be(
 check_function = _must_be("a function", callable)
 
 
-def check_whole(name: str, value: object, least: int, most: int | None = None) -> None:
+def check_whole(name: str, value: object, least: int, most: float = math.inf) -> None:
     """Raise a `FedcrfError` unless ``value`` is a whole number between the two."""
     whole = isinstance(value, numbers.Integral) and not isinstance(value, bool)
-    number = int(value) if whole else least - 1  # type: ignore[call-overload]
-    if number < least or (most is not None and number > most):
+    if not whole or not least <= int(value) <= most:  # type: ignore[call-overload]
         shown = repr(value) if isinstance(value, str) else value  # "3" is seen to be text
-        bounds = f"{least} or more" if most is None else f"{least} to {most}"
+        bounds = f"{least} or more" if most == math.inf else f"{least} to {most}"
         raise FedcrfError(f"{name} {shown}: give a whole number, {bounds}")
 
 
@@ -290,7 +289,7 @@ def one_of(choices: Iterable[str], *, optional: bool = False) -> Checked:
     return Checked(partial(check_choice, choices=tuple(choices), optional=optional))
 
 
-def whole(least: int, most: int | None = None) -> Checked:
+def whole(least: int, most: float = math.inf) -> Checked:
     """Return the mark of a whole number between the two."""
     return Checked(partial(check_whole, least=least, most=most))
 

@@ -156,18 +156,19 @@ def partition(
             "--min-examples (partition.min_examples), or raise --limit (data.limit) if it is given."
         )
     scheme = find_partition(settings.scheme)
-    outside = is_outside(settings.scheme)
-    same = copy.deepcopy(generator) if outside else generator
 
-    def dealt(drawn: Generator) -> tuple[Indices, ...]:
+    def dealt(generator: Generator) -> tuple[Indices, ...]:
         with failing(f"partition '{settings.scheme}' failed ({{}})"):
-            parts = scheme.assign(np.array(labels, dtype=np.int64), settings, drawn)
-        if outside:
+            parts = scheme.assign(np.array(labels, dtype=np.int64), settings, generator)
+        if is_outside(settings.scheme):
             parts = _checked(parts, settings, len(labels))
         return tuple(np.sort(part) for part in parts)
 
+    if not is_outside(settings.scheme):
+        return dealt(generator)
+    same = copy.deepcopy(generator)
     parts = dealt(generator)
-    if outside and not all(map(np.array_equal, parts, dealt(same))):
+    if not all(map(np.array_equal, parts, dealt(same))):
         raise FedcrfError(
             f"partition '{settings.scheme}' gives other parts every time: draw by the generator "
             "that it is given alone"

@@ -72,8 +72,7 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
             with failing(f"{file} cannot be read ({{}})"):
                 held[file.stem] = _one_site(file, label_column, columns)
     elif path.suffix.lower() == ".npz" and path.is_file():
-        _check_no_columns(path, label_column)
-        held = _all_sites(path)
+        held = _all_sites(path, label_column)
     else:
         raise FedcrfError(
             f"{path}: there are no such sites; give an .npz file, or a folder of .csv, .parquet or "
@@ -179,16 +178,8 @@ def _check_name(name: str) -> None:
         raise FedcrfError(f"the name {name!r} is not UTF-8: rename the file or folder") from None
 
 
-def _check_no_columns(path: Path, label_column: str | None) -> None:
-    """Raise a `FedcrfError` where a column of an NPZ file is asked for."""
-    if label_column is not None:
-        raise FedcrfError(
-            f"{path} has arrays and no columns: leave --label-column (data.label_column) out"
-        )
-
-
-def _all_sites(path: Path) -> dict[str, Pair]:
-    arrays = _arrays(path)
+def _all_sites(path: Path, label_column: str | None) -> dict[str, Pair]:
+    arrays = _arrays(path, label_column)
     names = sorted({name.rpartition("_")[0] for name in arrays}, key=_natural)
     wanted = {f"{name}_{part}" for name in names for part in (INPUTS, TARGET)}
     odd, lacking = sorted(arrays.keys() - wanted), sorted(wanted - arrays.keys())
@@ -198,7 +189,11 @@ def _all_sites(path: Path) -> dict[str, Pair]:
     return {name: (arrays[f"{name}_{INPUTS}"], arrays[f"{name}_{TARGET}"]) for name in names}
 
 
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+def _arrays(path: Path, label_column: str | None) -> dict[str, NDArray[Any]]:
+    if label_column is not None:
+        raise FedcrfError(
+            f"{path} has arrays and no columns: leave --label-column (data.label_column) out"
+        )
     with failing(f"{path} cannot be read ({{}})"), np.load(path, allow_pickle=False) as file:
         return {name: file[name] for name in file.files}
 
@@ -211,8 +206,7 @@ def _one_site(path: Path, label_column: str | None, columns: list[str]) -> Pair:
 
         table = _read_csv(path) if suffix == ".csv" else pd.read_parquet(path)
         return _table(path, table, label_column, columns)
-    _check_no_columns(path, label_column)
-    arrays = _arrays(path)
+    arrays = _arrays(path, label_column)
     if not {INPUTS, TARGET} <= set(arrays):
         there = ", ".join(arrays) or "nothing"
         raise FedcrfError(f"{path} holds {there}: give it two arrays, x and y")

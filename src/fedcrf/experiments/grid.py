@@ -496,9 +496,7 @@ def run_suite(
         store.check_scored_data(any_cell, workplace.load(any_cell.data).fingerprint)
         seeds = dict.fromkeys(suite.seeds)
         for seed in seeds:
-            for spec, under_way in _runs_of_seed(suite, store, {*missing}, seed):
-                partition, condition = under_way.path.parts[-3:-1]
-                store.check_archive(partition, condition, spec)
+            store.check_archives(_runs_of_seed(suite, store, {*missing}, seed))
         store.describe(cells[key] for key in missing)
         keys_by_cell: dict[CellSpec, list[CellKey]] = {}
         for key in missing:  # with other settings, conditions may come to the same

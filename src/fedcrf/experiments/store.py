@@ -717,14 +717,15 @@ class Store:
     def _archive(self, partition: str, condition: str, seed: int) -> Path:
         return self.packed(partition, condition).path / f"seed-{seed}.tar.xz"
 
-    def check_archive(self, partition: str, condition: str, spec: RunSpec) -> None:
-        """Raise a `FedcrfError` where rounds of a run cannot be added to those that are packed.
+    def check_archives(self, runs: Iterable[tuple[RunSpec, Store]]) -> None:
+        """Raise a `FedcrfError` where the rounds of runs under way could not be packed.
 
-        The run is of one seed.
+        Each run is of one seed; see `under_way`.
         """
-        path = self._archive(partition, condition, spec.seeds[0])
-        if path.exists():
-            check_same_settings(_packed_run(path)[0], spec, str(path))
+        for spec, run in runs:
+            archive = self._archive(*_place_of(run), spec.seeds[0])
+            if archive.exists():
+                check_same_settings(_packed_run(archive)[0], spec, str(archive))
 
     def packed_runs(self) -> list[Store]:
         """Return the runs of all conditions whose cells have kept their rounds."""
@@ -745,8 +746,7 @@ class Store:
             finished: list[CellSpec] = []
             contents: dict[Path, list[CellSpec]] = {}  # of archives
             for cell in run.read().cells():
-                partition_and_condition = run.path.parts[-3:-1]
-                key = (*partition_and_condition, cell.method.name, cell.seed)
+                key = (*_place_of(run), cell.method.name, cell.seed)
                 if key not in scored or run.cell(cell).summary() is None:
                     continue
                 finished.append(cell)
@@ -762,6 +762,12 @@ class Store:
         for folder in (*runs.glob("*/*"), *runs.glob("*"), runs):
             with suppress(OSError):  # there is a run in it
                 folder.rmdir()
+
+
+def _place_of(run: Store) -> tuple[str, str]:
+    """Return the partition and the condition of a run of a suite that is under way."""
+    *_, partition, condition, _ = run.path.parts
+    return partition, condition
 
 
 def _packed_run(path: Path) -> tuple[RunSpec, dict[str, bytes]]:

@@ -43,10 +43,9 @@ OPPOSITION, LARGEST = "opposition", "largest"
 """The second stands behind the first for the client that claims the most examples: others oppose a
 large client, and a server may know that it is one."""
 
-TRAINS, NOT_TRAINED = "trains", ("unresponsive", "inconsistent")
-"""The first stands last for a distrusted client whose update changes as in honest training: nothing
-of the second, which is evidence that it does not train. Its labels may be wrong, or its data of
-another kind, and updates do not tell which."""
+TRAINS = "trains"
+"""Stands last for a distrusted client whose update changes as in honest training. Its labels may be
+wrong, or its data of another kind, and updates do not tell which."""
 
 WINDOW = "window"
 """Over how many rounds updates were averaged; earlier versions' records lack it."""
@@ -130,7 +129,12 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
         most = [each for each, share in zip(named, shares, strict=True) if share == max(shares)]
         if len(most) == 1 and OPPOSITION in most[0]:
             most[0].append(LARGEST)
-    found = Effects(
+    if isinstance(rule, RobustCRF):
+        for i, each in enumerate(named):
+            distrusted = _kind(record, i, judged=not reasons.fell_back) == "distrusted"
+            if distrusted and _trains(i, values, each):
+                each.append(TRAINS)
+    return Effects(
         values=values,
         medians=medians,
         factors=factors,
@@ -142,11 +146,6 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
         scales=_scales(rule),
         clients=record.clients,
     )
-    if isinstance(rule, RobustCRF):
-        for i, each in enumerate(named):
-            if _kind(record, found, i) == "distrusted" and _trains(values, i, each):
-                each.append(TRAINS)
-    return found
 
 
 def _scales(rule: object) -> dict[str, Scale]:
@@ -233,16 +232,16 @@ def _named(
     return named
 
 
-def _trains(values: Mapping[str, Sequence[float]], i: int, named: Sequence[str]) -> bool:
-    """Return whether a distrusted client's update changes as in honest training.
+def _trains(i: int, values: Mapping[str, Sequence[float]], named: Sequence[str]) -> bool:
+    """Return whether a client's update changes as in honest training.
 
-    What it reports of its training is not asked, and then says more.
+    False where the client reports evidence against itself, which says more.
     """
-    if any(name.startswith(f"{REPORTED} ") for name in named):
+    needed = ("curvature_response", "unresponsive", "inconsistent")
+    if not values.keys() >= {*needed} or any(name.startswith(f"{REPORTED} ") for name in named):
         return False
-    missing = [values[name][i] for name in NOT_TRAINED if name in values]
-    responds = values.get("curvature_response", [math.nan] * (i + 1))[i] < 0.0
-    return responds and len(missing) == len(NOT_TRAINED) and not any(missing)
+    response, *missing = (values[name][i] for name in needed)
+    return response < 0.0 and not any(missing)
 
 
 def _median(values: Vector) -> float:
@@ -301,12 +300,7 @@ class _Streak:
     @property
     def reason(self) -> str | None:
         """What spoke most against the client; what is remembered has its own reason and is last."""
-        named = [
-            name
-            for name, much in self.against.items()
-            # Clipping shortens an update, and takes nothing from its weight.
-            if much > -math.log(1.0 - LEAST) and name != CLIP
-        ]
+        named = [name for name, much in self.against.items() if much > -math.log(1.0 - LEAST)]
         return max(named, key=lambda name: (name != REMEMBERED, self.against[name]), default=None)
 
 
@@ -316,7 +310,7 @@ def verdicts_of(records: Rounds, effects: Sequence[Effects]) -> Iterator[list[Ve
     for record, seen in zip(records, effects, strict=True):
         verdicts = []
         for i, client in enumerate(record.clients):
-            kind = _kind(record, seen, i)
+            kind = _kind(record, i, judged=bool(seen.values) and not seen.fell_back)
             if kind not in ("excluded", "distrusted", "doubted"):
                 streaks.pop(client, None)
                 verdicts.append(Verdict(kind, record.round))
@@ -341,13 +335,14 @@ def last_verdicts(records: Rounds, rule: object) -> list[Verdict]:
     return last
 
 
-def _kind(record: RoundRecord, effects: Effects, i: int) -> Kind:
+def _kind(record: RoundRecord, i: int, *, judged: bool) -> Kind:
+    """Return the verdict of a weight; ``judged`` is whether it follows from trust."""
     weight, base = record.weight[i], record.base_weight[i]
     if record.clients[i] in record.excluded:
         return "excluded"
     if math.isnan(weight):
         return "weightless"
-    if not effects.values or effects.fell_back or not base > 0:
+    if not judged or not base > 0:
         return "unjudged"
     if weight < DISTRUSTED * base:
         return "distrusted"
@@ -357,7 +352,8 @@ def _kind(record: RoundRecord, effects: Effects, i: int) -> Kind:
 def _against(effects: Effects, i: int) -> Mapping[str, float]:
     """Return how much each cause spoke against a client; what spoke for it is below 0."""
     if not effects.scored:
-        factors = ((name, values[i]) for name, values in effects.factors.items())
+        # Clipping shortens an update, and takes nothing from its weight.
+        factors = ((name, values[i]) for name, values in effects.factors.items() if name != CLIP)
         return {name: -math.log(max(factor, 1e-12)) for name, factor in factors}
     return {
         name: factor * (effects.medians[name] - effects.values[name][i])

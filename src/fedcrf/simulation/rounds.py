@@ -516,7 +516,7 @@ def _check_result(result: object, model: State, clients: int) -> None:
         raise TypeError(f"its memory is a {type(result.memory).__name__}: keep arrays by name")
     # Of other mappings, those of the package's rules, every array would be copied.
     for name, kept in result.memory.items() if isinstance(result.memory, dict) else ():
-        if not isinstance(kept, torch.Tensor) and np.asarray(kept).dtype.kind not in "biuf":
+        if not isinstance(kept, torch.Tensor) and np.asarray(kept).dtype.kind not in "biufc":
             raise TypeError(f"its memory '{name}' is a {type(kept).__name__}: keep an array")
     for name in ("weights", "base_weights"):
         shape = np.shape(getattr(result, name))
