@@ -199,6 +199,17 @@ def test_a_rule_that_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert rule().aggregate(memory, model, reports).weights.tolist() == [0.5, 0.25, 0.25]
 
 
+def test_a_robust_potential(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    records = run_shown("A robust potential", tmp_path, monkeypatch)
+    for each in records:
+        attacks = np.isin(each.clients, each.attackers or [])
+        short = np.array(each.reasons.causes["short"])
+        assert attacks.sum() == 3
+        assert np.all(short[attacks] > 10)  # an update of zeros: log 10⁻³⁰, less the median
+        assert not short[~attacks].any()
+        assert np.max(np.array(each.weight)[attacks]) < 1e-6
+
+
 def test_an_objective(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     decay = python_of("extend", "A client objective")["Decay"]
     assert len(run_shown("A client objective", tmp_path, monkeypatch)) == 2
