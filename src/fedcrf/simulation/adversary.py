@@ -35,8 +35,10 @@ class Adversary:
         count = threat.schedule.count(len(eligible))
         if threat.schedule.additional:
             named = eligible[-count:]
-        drawn = generator(seed, Stream.ATTACKERS).choice(eligible, count, replace=False)
-        clients = tuple(sorted(drawn.tolist() if named is None else named))
+        elif named is None:
+            draw = generator(seed, Stream.ATTACKERS)
+            named = draw.choice(eligible, count, replace=False).tolist()
+        clients = tuple(sorted(named))
         poisoned = {}
         if isinstance(threat.attack, DataAttack):
             for number, client in enumerate(clients):
@@ -92,16 +94,16 @@ class Adversary:
             active=self.threat.schedule.active(number),
         )
         attack, sent = self.threat.attack, scene.own
+        attackers: list[int] = []
         possible = attack.obstacle(scene.num_clients, scene.num_attackers) is None
-        active = scene.active and possible
-        if active or (attack.remembers and possible):
-            called = type(attack).__name__
-            with failing(f"attack {called} failed in round {number} ({{}})"):
+        if possible and (scene.active or attack.remembers):
+            with failing(f"attack {type(attack).__name__} failed in round {number} ({{}})"):
                 forgery = attack.forge(scene)
                 _check_forgery(forgery, scene)
             memory = forgery.memory
-            sent = forgery.reports if active else sent
-        attackers = [report.client for report in scene.own] if active else []
+            if scene.active:
+                sent = forgery.reports
+                attackers = [report.client for report in scene.own]
         return scene.round_with(sent), attackers, memory
 
 
