@@ -101,17 +101,12 @@ def score(
         return _score_as_one(model, examples, batch_size, task)
     empty = torch.empty(0, device=examples.labels.device)
     losses, correct = [empty], [empty]
-    for batch, (images, labels) in enumerate(
-        zip(
-            torch.split(examples.images, batch_size),
-            torch.split(examples.labels, batch_size),
-            strict=True,
-        )
-    ):
-        begin(batch * batch_size)
-        logits = model(images.clone()).float()
-        losses.append(functional.cross_entropy(logits, labels, reduction="none"))
-        correct.append((logits.argmax(dim=1) == labels).float())
+    for start in range(0, len(examples), batch_size):
+        begin(start)
+        batch = examples[start : start + batch_size]
+        logits = model(batch.images.clone()).float()
+        losses.append(functional.cross_entropy(logits, batch.labels, reduction="none"))
+        correct.append((logits.argmax(dim=1) == batch.labels).float())
     return Scores({LOSS: torch.cat(losses), ACCURACY: torch.cat(correct)})
 
 
