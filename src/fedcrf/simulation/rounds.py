@@ -119,8 +119,9 @@ def lost_so_far(before: int, record: RoundRecord, threat: Threat | None) -> int:
     """Return `lost_rounds` from the record of a round, ``before`` that of the record before."""
     if record.totals is not None:
         return record.totals.lost_rounds
-    who = record.clients, record.attackers, record.excluded
-    return lost_rounds(before, record.round, *who, threat)
+    return lost_rounds(
+        before, record.round, record.clients, record.attackers, record.excluded, threat
+    )
 
 
 def divergence(lost: int, done: int, ended: bool) -> str | None:
