@@ -256,14 +256,15 @@ def _local_copy(name: str, data_dir: Path, source: HubSource) -> HubSource:
     # An alias is looked for under its own name first, a hub name under its owner's first.
     folders = [data_dir / place for place in dict.fromkeys((name, source.hub_name, short_name))]
     for folder in folders:
-        train, *held_out = (
-            (split, sorted(path.absolute() for path in folder.glob(f"{split}*.parquet")))
+        found = {
+            split: sorted(path.absolute() for path in folder.glob(f"{split}*.parquet"))
             for split in ("train", *_HELD_OUT_SPLITS)
-        )
-        if train[1]:
-            first = [(split, paths) for split, paths in held_out if paths][:1]
-            _check_parts(name, [*train[1], *(path for _, paths in first for path in paths)])
-            return replace(source, files=dict([train, *first]))
+        }
+        if found["train"]:
+            held_out = [split for split in _HELD_OUT_SPLITS if found[split]]
+            files = {split: found[split] for split in ("train", *held_out[:1])}
+            _check_parts(name, [path for paths in files.values() for path in paths])
+            return replace(source, files=files)
     looked_in = " or ".join(f"'{folder}'" for folder in folders)
     raise FedcrfError(
         f"data set '{name}': there is no train*.parquet in {looked_in}; put "
@@ -304,7 +305,7 @@ def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset
     if not isinstance(arrays, tuple) or len(arrays) not in (2, 4):
         raise FedcrfError(f"data set '{name}' makes a {type(arrays).__name__}: {mend}")
     parts = []
-    for images, labels in (arrays[:2], arrays[2:])[: len(arrays) // 2]:
+    for images, labels in zip(arrays[::2], arrays[1::2], strict=True):
         pixels, classes = np.asarray(images), np.asarray(labels)
         fits = pixels.ndim == 3 or (pixels.ndim == 4 and pixels.shape[3] == 3)
         whole = pixels.dtype.kind in "iu" and classes.dtype.kind in "iu"
