@@ -142,9 +142,10 @@ def check_pair(inputs: Any, targets: Any, called: str) -> None:
 
 
 def check_alike(what: str, forms: Mapping[str, object]) -> None:
-    """Raise a `FedcrfError` where an example's shape, or its kind, is not that of the first site.
+    """Raise a `FedcrfError` if a site's examples have another form than the first site's.
 
-    ``what`` is of the sites in these ``forms``, by what the sites are called.
+    ``what`` is compared, such as ``inputs``. ``forms`` are its shapes, or its dtypes' names, by
+    what errors call the sites.
     """
     whose, expected = next(iter(forms.items()))
     for called, form in forms.items():
@@ -262,7 +263,8 @@ def _table(path: Path, table: pd.DataFrame, label_column: str | None, columns: l
         raise FedcrfError(
             f"{path} has no column but the label, '{label_column}': give it columns of inputs"
         )
-    columns.extend(() if columns else inputs)
+    if not columns:
+        columns.extend(inputs)
     odd = sorted(set(columns) ^ set(inputs))
     if odd:
         raise FedcrfError(
