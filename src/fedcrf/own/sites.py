@@ -128,8 +128,9 @@ def federation_of(
     ``held_by_server`` has by ``validation`` and ``test`` what the server holds for it, or the share
     of each site's examples; ``num_classes`` is 0 where targets are no labels.
     """
-    shares = {name: held for name, held in held_by_server.items() if isinstance(held, float)}
-    shares = dict.fromkeys(held_by_server, 0.0) | shares
+    shares = {
+        name: held if isinstance(held, float) else 0.0 for name, held in held_by_server.items()
+    }
     parts: dict[str, list[Examples]] = {"train": [], "validation": [], "test": []}
     for site, (called, each) in enumerate(sites.called.items()):
         labels = each.labels.cpu().numpy() if num_classes else np.zeros(len(each), np.int64)
