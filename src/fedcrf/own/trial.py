@@ -19,9 +19,9 @@ from fedcrf.errors import FedcrfError, failing, listed
 from fedcrf.models import made_by
 from fedcrf.objectives import ACCURACY, Metric, Outputs, Task
 from fedcrf.own.sites import Sites, kind_of
-from fedcrf.simulation.engine import copied
+from fedcrf.simulation.engine import cloned
 from fedcrf.simulation.federation import Examples
-from fedcrf.simulation.local_training import can_be_fused
+from fedcrf.simulation.local_training import can_be_fused, trained
 
 SECOND_STEP = "optimizer's second step"
 """The name of a number that records of earlier versions lack."""
@@ -147,7 +147,7 @@ def _sent_and_kept(
     network: nn.Module, share: Patterns | None
 ) -> tuple[frozenset[str], frozenset[str]]:
     """Return the names of the trained tensors that sites send, and of those that they keep."""
-    if not any(each.requires_grad for each in network.parameters()):
+    if not trained(network):
         raise FedcrfError("the model has no parameter to train: give one with requires_grad")
     frozen = {
         name
@@ -177,8 +177,10 @@ def _sent_and_kept(
 def _names_of_one(network: nn.Module) -> Iterable[set[str]]:
     """Return the names of each parameter or buffer of a network."""
     names: dict[int, set[str]] = {}
-    named = (network.named_parameters, network.named_buffers)
-    for name, each in chain(*(tensors(remove_duplicate=False) for tensors in named)):
+    for name, each in chain(
+        network.named_parameters(remove_duplicate=False),
+        network.named_buffers(remove_duplicate=False),
+    ):
         names.setdefault(id(each), set()).add(name)
     return names.values()
 
@@ -208,10 +210,10 @@ class Tried:
         does.
         """
         count = min(batch_size, 32)
-        each = -(-count // len(sites.examples))
-        few = Examples.joined([held[:each] for held in sites.examples])[:count]
-        trained = copy.deepcopy(network).eval()
-        outputs = _outputs(trained, few)
+        of_a_site = -(-count // len(sites.examples))
+        few = Examples.joined([held[:of_a_site] for held in sites.examples])[:count]
+        copied = copy.deepcopy(network).eval()
+        outputs = _outputs(copied, few)
         num_classes = _num_classes(outputs, few, sites, held_by_server, task)
         loss = _loss(outputs, few.labels, task)
         floats = [each for each in tree_leaves(outputs) if isinstance(each, Tensor)]
@@ -221,8 +223,8 @@ class Tried:
         for name, metric in task.metrics.items():
             wrong = f"metric '{name}' gives no number ({{}}): return one, of outputs and targets"
             with torch.no_grad(), failing(wrong):
-                numbers[f"metric {name}"] = float(metric(copied(outputs), few.labels.clone()))
-        made, lengths = _steps(trained, loss, task.optimizer or _sgd)
+                numbers[f"metric {name}"] = float(metric(cloned(outputs), few.labels.clone()))
+        made, lengths = _steps(copied, loss, task.optimizer or _sgd)
         if task.optimizer is None:
             return cls(num_classes, numbers)
         steps = dict(zip(("optimizer", SECOND_STEP), lengths, strict=True))
@@ -329,10 +331,9 @@ def _num_classes(
     return outputs.shape[1]
 
 
-def _sgd(parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+def _sgd(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """Return what trains where no optimizer is given; see `NetworkTraining`."""
-    trained = [*parameters]
-    return torch.optim.SGD(trained, lr=1.0, momentum=0.9, fused=can_be_fused(trained))
+    return torch.optim.SGD(parameters, lr=1.0, momentum=0.9, fused=can_be_fused(parameters))
 
 
 def _steps(
@@ -342,7 +343,7 @@ def _steps(
 
     The second step is by half the gradient: momentum and averages show in it alone.
     """
-    parameters = [each for each in network.parameters() if each.requires_grad]
+    parameters = trained(network)
     with failing("the optimizer cannot be made ({})"):
         made = optimizer(parameters)
     if not isinstance(made, torch.optim.Optimizer):

@@ -115,13 +115,13 @@ def _score_as_one(model: nn.Module, examples: Examples, batch_size: int, task: T
     found = dict.fromkeys(task.measured, math.nan)
     if len(examples):
         outputs = _outputs(model, examples.images, batch_size)
-        found[LOSS] = float(task.loss_of(copied(outputs), examples.labels.clone()))
+        found[LOSS] = float(task.loss_of(cloned(outputs), examples.labels.clone()))
         for name, metric in task.metrics.items():
-            found[name] = float(metric(copied(outputs), examples.labels.clone()))
+            found[name] = float(metric(cloned(outputs), examples.labels.clone()))
     return Scores({name: torch.full((len(examples),), value) for name, value in found.items()})
 
 
-def copied(outputs: Outputs) -> Outputs:
+def cloned(outputs: Outputs) -> Outputs:
     """Return outputs with tensors of their own: a user's function may change what it is given."""
     return tree_map_only(Tensor, Tensor.clone, outputs)
 
@@ -240,7 +240,8 @@ class Worker:
 
     def train(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
         """Train clients, by slot of the memory and number, from the published model."""
-        simulation, trained = self._simulation, list[Trained]()
+        simulation = self._simulation
+        answers: list[Trained] = []
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
                 self._load(client)
@@ -254,8 +255,8 @@ class Worker:
                 torch._foreach_copy_(list(places), self._tensors())
                 for name, tensor in simulation.task.personal_tensors(self._network).items():
                     self.memory.personal[name][client] = tensor
-                trained.append((loss, self._evidence(examples)))
-        return trained
+                answers.append((loss, self._evidence(examples)))
+        return answers
 
     def score(self, name: str, start: int, stop: int) -> None:
         """Score the published model on some of the examples of a set, into the memory."""
