@@ -1,8 +1,8 @@
 """The engine of rounds: it trains clients and scores models, in this process or in several.
 
-A worker process has one thread and works for some clients at a time. Data, models
-and scores are in shared memory. A client's training depends only on the global model and its own
-random stream, so the results are the same to the bit for any number of workers.
+A worker process has one thread and works for some clients at a time. Data, models and scores are in
+shared memory. A client's training depends only on the global model and its own random stream, so
+the results are the same to the bit for any number of workers.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def check_evidence(names: Iterable[str]) -> None:
 
 
 class Scores(dict[str, Tensor]):
-    """By `Task.measured` a model's scores on every example, (n,) float32 each.
+    """A model's scores on every example, (n,) float32 each, by the names of `Task.measured`.
 
     The loss is the cross-entropy, the accuracy 1 if an example is classified correctly, else 0. In
     a user's task every example has its client's scores as a whole, NaN without such a metric.
@@ -127,9 +127,10 @@ def cloned(outputs: Outputs) -> Outputs:
 
 
 def _outputs(model: nn.Module, inputs: Tensor, batch_size: int) -> Outputs:
-    """Return what a network makes of all inputs: in batches, if each output is of one example.
+    """Return what a network makes of all inputs, in batches if each row is of one example.
 
-    That is so where every output has as many rows as its batch, of which two differ in size.
+    That is assumed if every output has as many rows as its batch. The last batch is smaller than
+    the others, unless they have one example each, so that a fixed number of rows does not pass.
     """
     if len(inputs) <= batch_size:
         return model(inputs.clone())
@@ -291,7 +292,7 @@ class Worker:
 
     def _load(self, client: int | None = None) -> None:
         torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
-        if self._unsaved:  # what one client's examples made of them is nobody else's
+        if self._unsaved:  # so that one client's examples change them for no other client
             for name, tensor in self._network.named_buffers():
                 if name in self._unsaved and tensor.shape == self._unsaved[name].shape:
                     tensor.copy_(self._unsaved[name])
@@ -330,7 +331,7 @@ def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:
 
 
 PIECES = 8
-"""In which a round's clients are fetched, for each worker: few messages, and all end together."""
+"""Pieces of a round's clients for each worker: few messages, and all workers end together."""
 
 EVALUATION_BATCHES = 4
 """Batches that a worker process evaluates at a time, where there are many."""
@@ -361,20 +362,20 @@ class Engine:
         found = self._carry_out(
             [("train", [(slot, clients[slot]) for slot in share], number) for share in shares]
         )
-        trained: dict[int, Trained] = {}
+        by_slot: dict[int, Trained] = {}
         for share, each in zip(shares, found, strict=True):
-            trained.update(zip(share, each, strict=True))
+            by_slot.update(zip(share, each, strict=True))
         reports = [
             ClientReport(
                 client=client,
                 state=self.memory.state(slot),
                 num_examples=size,
                 effective_steps=self._simulation.effective_steps(size),
-                evidence=trained[slot][1],
+                evidence=by_slot[slot][1],
             )
             for slot, (client, size) in enumerate(zip(clients, sizes, strict=True))
         ]
-        return reports, [trained[slot][0] for slot in range(len(clients))]
+        return reports, [by_slot[slot][0] for slot in range(len(clients))]
 
     def train_server(self, number: int) -> State:
         """Return the server's own model, trained from the global one that `train` got."""
@@ -385,14 +386,15 @@ class Engine:
     def score(self, model: State) -> Mapping[str, Scores]:
         """Return the scores of a model on every evaluated set."""
         self.memory.publish(model)
-        self._carry_out(
-            [
-                ("score", name, start, min(start + width, len(examples)))
-                for name, examples in self._simulation.evaluated().items()
-                for width in [self._evaluated_at_once(len(examples))]
-                for start in range(0, len(examples), width)
+        tasks: list[tuple[str, str, int, int]] = []
+        for name, examples in self._simulation.evaluated().items():
+            count = len(examples)
+            width = self._evaluated_at_once(count)
+            tasks += [
+                ("score", name, start, min(start + width, count))
+                for start in range(0, count, width)
             ]
-        )
+        self._carry_out(tasks)
         return self.memory.scores
 
     def close(self) -> None:
@@ -401,6 +403,11 @@ class Engine:
             child.end(now=True)
 
     def _evaluated_at_once(self, count: int) -> int:
+        """Return how many of so many examples a task scores.
+
+        Without processes it is all of them. Else it is whole batches, `EVALUATION_BATCHES` at most,
+        and so few that each process gets four tasks if there are enough.
+        """
         if not self.processes:
             return max(count, 1)
         batch_size = self._simulation.evaluation_batch_size
@@ -444,10 +451,10 @@ class Engine:
 
 
 def engine_for(simulation: Simulation, num_workers: int) -> contextlib.closing[Engine]:
-    """Give an engine of so many processes; of none where one would do the work alone.
+    """Return an engine of so many processes, which is closed in the end.
 
-    A user's task is measured client by client, and what it is made of may not be sent: this process
-    does its work.
+    It has none where one would do the work alone, on a GPU, and for a user's task, which is
+    measured client by client and may be made of what cannot be sent.
     """
     num_workers = min(num_workers, simulation.most_participants)
     on_gpu = simulation.federation.device.type == "cuda"
@@ -478,9 +485,10 @@ def _serve(connection: Connection, simulation: Simulation, memory: RoundMemory) 
 
 
 def _to_be_sent(error: Exception) -> Exception:
-    """Return an error as another process can read it: where its kind cannot be, what it says.
+    """Return an error that can be sent to another process.
 
-    Its traceback is not sent, so that it notes where in the user's files it was.
+    One that cannot becomes a `FedcrfError` with its text. Tracebacks are not sent, so a note names
+    the line in the user's files.
     """
     if line := own_line(error):
         error.add_note(line)
