@@ -83,11 +83,12 @@ class Seconds(Record):
 
 
 class Totals(Record):
-    """What the rounds since the record before came to, that of the record included: sums.
+    """Sums over the rounds since the record before, that of the record included.
 
     The lists run over ``clients``, who took part in any of these rounds: in how many, the sum of
     their weights, and how often their updates were excluded. ``kept_model`` counts the rounds in
-    which the model stayed as it was; ``lost_rounds`` are of the last, see `rounds.lost_rounds`.
+    which the model stayed as it was. ``lost_rounds`` is no sum, but that of the last round; see
+    `rounds.lost_rounds`.
     """
 
     rounds: int
@@ -116,8 +117,10 @@ class Totals(Record):
         if before is not None:
             rows = zip(before.took_part, before.weight, before.excluded, strict=True)
             sums = dict(zip(before.clients, rows, strict=True))
-            rounds, kept = before.rounds + rounds, before.kept_model + kept
-            training_loss, seconds = before.training_loss + training_loss, before.seconds + seconds
+            rounds += before.rounds
+            kept += before.kept_model
+            training_loss += before.training_loss
+            seconds += before.seconds
         new = zip(clients, result.weights.tolist(), result.excluded.tolist(), strict=True)
         for client, weight, out in new:
             count, weights, excluded = sums.get(client, (0, 0.0, 0))
@@ -202,7 +205,8 @@ class RoundRecord(Record):
       older records.
     - ``attack_success`` is the share of the test examples with a backdoor's trigger that the model
       takes for its target; those of the target itself do not count.
-    - ``totals`` is only in a run that is not evaluated every round, and records no more rounds.
+    - ``totals`` is missing in a run that is evaluated every round. In others the rounds that are
+      not evaluated have no record, and it sums them up.
     """
 
     round: int
