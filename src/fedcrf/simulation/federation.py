@@ -78,7 +78,7 @@ class Examples:
         return len(self.labels)
 
     def __getitem__(self, chosen: slice | NDArray[Any]) -> Self:
-        """Return some of the examples: a part, or those at some places or of a mask, as copies."""
+        """Return some of the examples: a slice, or copies of those at places or in a mask."""
         device = self.labels.device
         where = chosen if isinstance(chosen, slice) else torch.from_numpy(chosen).to(device)
         return replace(self, **{name: tensor[where] for name, tensor in vars(self).items()})
@@ -238,14 +238,14 @@ def build_federation(
     union = _examples(train, whole, scale, device)  # one piece, to be shared
     sizes = [len(split.train) for split in splits]
     parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
-    validation, test = (
-        PooledExamples.of([_examples(train, each, scale, device) for each in of_clients])
-        for of_clients in zip(*((split.validation, split.test) for split in splits), strict=True)
-    )
+
+    def pooled(of_clients: Iterable[NDArray[np.int64]]) -> PooledExamples:
+        return PooledExamples.of([_examples(train, each, scale, device) for each in of_clients])
+
     return Federation(
         clients=tuple(Examples(*part) for part in parts),
-        validation=validation,
-        test=test,
+        validation=pooled(split.validation for split in splits),
+        test=pooled(split.test for split in splits),
         held_out=None
         if held_out is None
         else _examples(held_out, np.arange(len(held_out)), scale, device),
