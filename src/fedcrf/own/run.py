@@ -78,9 +78,9 @@ def opened(path: Path, description: Description) -> Iterator[CellStore]:
 
 
 def _check_same(path: Path, kept: Description, asked: Description) -> None:
-    """Raise a `FedcrfError` where a folder's run is made of anything else than the one asked for.
+    """Raise a `FedcrfError` if the run in a folder is made of other parts than the one asked for.
 
-    What others follow from, `FIRST`, is named alone.
+    It names the parts that differ. If some of `FIRST` do, it names these alone: the rest follows.
     """
     if kept.made_of is None:
         raise FedcrfError(f"{path} holds a run of {kept.framework}: {OTHER}")
@@ -153,9 +153,9 @@ def description_of(
 def made_of(
     simulation: Simulation, sites: Sites, network: nn.Module, numbers: Mapping[str, float]
 ) -> dict[str, str]:
-    """Return what tells a simulation from any other, by part; rounds are none of it.
+    """Return what identifies a simulation, by part; its number of rounds does not.
 
-    ``numbers`` are what its functions make of a few examples, which tells them from others.
+    ``numbers`` are what its functions make of a few examples: other functions make others.
     """
     task, federation = simulation.task, simulation.federation
     judged, rule = _unwrapped(simulation.rule)
@@ -184,7 +184,7 @@ def _unwrapped(rule: Rule) -> tuple[list[str] | None, Rule]:
 
 
 def _fingerprint(network: nn.Module) -> str:
-    """Return what tells a network from others: its parts and its initial weights."""
+    """Return a digest of a network's layers and initial weights, 16 hexadecimal digits."""
     parts = re.sub(r" at 0x[0-9a-f]+", "", repr(network))
     digest = hashlib.sha256(parts.encode())
     for name, array in state_of(tensors_of(network)).items():
@@ -284,12 +284,9 @@ def run(given: SimpleNamespace) -> SimulationResult:
             folder = stack.enter_context(opened(Path(given.record_to), description))
         state, records = _carry_out(simulation, start, folder, given.progress)
         initial = tensors_of(network)
-        whole = {
-            name: _tensor_of(state.model[name], like=tensor)
-            if name in state.model
-            else tensor.detach().clone()
-            for name, tensor in initial.items()
-        }
+        whole = {name: tensor.detach().clone() for name, tensor in initial.items()}
+        for name, array in state.model.items():
+            whole[name] = _tensor_of(array, like=initial[name])
         if folder is not None:
             save_model(folder.path / "model.pt", whole)
     personal = {

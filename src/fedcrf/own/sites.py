@@ -54,7 +54,7 @@ class Sites:
         )
 
     def fingerprint(self, others: Iterable[Examples] = ()) -> str:
-        """Return what tells these examples, and others, from all different ones."""
+        """Return a digest of names, examples and others' examples, 16 hexadecimal digits."""
         digest = hashlib.sha256(repr(self.identities).encode())
         for each in (*self.examples, *others):
             for tensor in (each.images, each.labels):

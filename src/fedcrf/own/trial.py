@@ -123,11 +123,9 @@ def _check_classes(sites: Sites) -> None:
         return
     mend = "give loss=, such as torch.nn.functional.mse_loss"
     if targets.dtype == torch.int64 and targets.dim() == 1:
-        called, least = min(
-            ((called, int(each.labels.min())) for called, each in sites.called.items()),
-            key=lambda pair: pair[1],
-        )
-        raise _below_zero(called, least, f", or {mend}")
+        least = {called: int(each.labels.min()) for called, each in sites.called.items()}
+        where = min(least, key=least.__getitem__)
+        raise _below_zero(where, least[where], f", or {mend}")
     if not targets.is_floating_point() and targets.dtype != torch.int64:
         mend = "make them int64, as targets.long() does, or give loss="
     raise FedcrfError(
@@ -305,18 +303,18 @@ def _num_classes(
     """Return how many labels there are; 0 where targets are none."""
     if not sites.have_labels:
         return 0
-    held = {f"the server's {what}": each for what, each in held_by_server.items()}
-    largest = {
-        called: int(each.labels.max())
-        for called, each in {**sites.called, **held}.items()
+    held = {
+        f"the server's {what}": each
+        for what, each in held_by_server.items()
         if isinstance(each, Examples)
     }
+    largest = {called: int(each.labels.max()) for called, each in {**sites.called, **held}.items()}
     where = max(largest, key=largest.__getitem__)
     count = largest[where] + 1
     if task.loss not in (None, functional.cross_entropy):
         return count
     for called, each in held.items():
-        if isinstance(each, Examples) and (least := int(each.labels.min())) < 0:
+        if (least := int(each.labels.min())) < 0:
             raise _below_zero(called, least)
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(few):
         raise FedcrfError(
