@@ -264,7 +264,9 @@ def _load_part(entry: Path, part: str) -> LabelledImages:
 def _store(dataset: ImageDataset, entry: Path) -> None:
     entry.mkdir(parents=True, exist_ok=True)
     for part, images in (("train", dataset.train), ("held_out", dataset.held_out)):
-        for field in fields(LabelledImages) if images is not None else ():
+        if images is None:
+            continue
+        for field in fields(LabelledImages):
             with atomic_write(entry / f"{part}_{field.name}.npy") as file:
                 np.save(file, getattr(images, field.name))
     description = {

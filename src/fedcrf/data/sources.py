@@ -375,8 +375,9 @@ def _decoded(
     if any(value != _HIDDEN for value in held_out_values):
         parts.append((held_out, held_out_values))
 
-    names, numbers = _classes(features[label], [v for _, values in parts for v in values])
-    beyond = next((v for _, values in parts for v in values if v not in numbers), None)
+    every = [value for _, values in parts for value in values]
+    names, numbers = _classes(features[label], every)
+    beyond = next((value for value in every if value not in numbers), None)
     if beyond is not None:
         raise FedcrfError(
             f"data set '{name}' has the label {beyond} but only {len(names)} class names; "
@@ -385,7 +386,7 @@ def _decoded(
     return _joined(
         name,
         [
-            (_images(name, tables, image, options.image_size), [numbers[v] for v in values])
+            (_images(name, tables, image, options.image_size), [numbers[each] for each in values])
             for tables, values in parts
         ],
         names,
