@@ -104,8 +104,11 @@ def check_outputs(name: str, network: nn.Module, image_shape: ImageShape, num_cl
 
 
 SMALLEST = 16
-"""Pixels a side. Two unpadded 5x5 convolutions, each pooled, reduce so many to one; three halvings
-leave more than one, which batch norm needs of one image."""
+"""Fewest pixels a side of deep networks.
+
+Two unpadded 5x5 convolutions, each pooled, leave one pixel of so many. Three halvings leave more
+than one, so that batch norm can train on a single image.
+"""
 
 
 def check_size(model: str, image_shape: ImageShape, smallest: int) -> None:

@@ -16,7 +16,7 @@ from threadpoolctl import threadpool_limits
 
 
 class Child:
-    """A process that answers over a connection; it does not hear Ctrl-C, which is its parent's.
+    """A process that answers over a connection. It ignores Ctrl-C, which its parent handles.
 
     ``target`` is called with the child's end of the connection and ``arguments``; tensors among
     them lie in shared memory. A daemon dies with its parent and may have no children of its own.
@@ -71,7 +71,7 @@ def in_child() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _interrupts_ignored() -> Iterator[None]:
-    """Let a child process inherit that it does not hear Ctrl-C, also while it starts."""
+    """Let a child process that is started here ignore Ctrl-C, from its start on."""
     if threading.current_thread() is not threading.main_thread():
         yield  # only the main thread may say so
         return
