@@ -23,13 +23,7 @@ with naming_extras():
 from fedcrf.experiments.recorded import Description, RecordedRun
 from fedcrf.experiments.store import Course
 from fedcrf.report.effects import effects_of, verdicts_of
-from fedcrf.report.explanation import (
-    CUT,
-    WIDTH,
-    find_round,
-    in_words,
-    reason_in_words,
-)
+from fedcrf.report.explanation import CUT, WIDTH, find_round, in_words, reason_in_words
 from fedcrf.simulation.records import RoundRecord, Rounds
 
 

@@ -40,13 +40,7 @@ from fedcrf.simulation.engine import state_of
 from fedcrf.simulation.federation import Examples, check_participation
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.records import RoundRecord
-from fedcrf.simulation.rounds import (
-    EarlyStopping,
-    RunState,
-    Simulation,
-    save_model,
-    seeded_network,
-)
+from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation, save_model, seeded_network
 
 OTHER = "name another folder as record_to"
 

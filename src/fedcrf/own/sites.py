@@ -15,13 +15,7 @@ from torch.utils.data import Dataset
 from fedcrf.data import split_client
 from fedcrf.data.site_files import check_alike, check_pair, check_range
 from fedcrf.errors import FedcrfError, failing
-from fedcrf.simulation.federation import (
-    Examples,
-    Federation,
-    PooledExamples,
-    Stream,
-    generator,
-)
+from fedcrf.simulation.federation import Examples, Federation, PooledExamples, Stream, generator
 from fedcrf.statistics.inputs import check_filled
 
 SHARE = 0.1
