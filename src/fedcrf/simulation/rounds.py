@@ -366,9 +366,14 @@ class Simulation(Settings):
 
         Clients keep them (FLTrust's root data: Cao et al., NDSS 2021, section VI).
         """
-        union = Examples.joined(self.federation.clients)
+        parts = self.federation.clients
+        sizes = [len(part) for part in parts]
+        ends = np.cumsum(sizes)
         draw = generator(self.seed, Stream.SERVER)
-        return union[np.sort(draw.choice(len(union), self.rule.server_examples, replace=False))]
+        drawn = np.sort(draw.choice(ends[-1], self.rule.server_examples, replace=False))
+        by_client = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
+        chosen = zip(parts, by_client, ends - sizes, strict=True)
+        return Examples.joined([part[places - start] for part, places, start in chosen])
 
     def examples(self, client: int, number: int) -> Examples:
         """Return what a client trains on in a round, or the server."""
