@@ -307,15 +307,12 @@ def _floats(layer: Any, called: str) -> NDArray[Any]:
     return array
 
 
-def _device(layer: Any) -> str:
-    return str(getattr(layer, "device", "cpu"))  # arrays know theirs since NumPy 2
-
-
 def _check_alike(clients: list[Layers]) -> None:
     """Refuse updates that differ from the first client's in length, shape or dtype."""
     first = clients[0]
+    expected = num_numbers(first)
     for client, layers in enumerate(clients[1:], start=1):
-        length, expected = num_numbers(layers), num_numbers(first)
+        length = num_numbers(layers)
         if length != expected:
             raise FedcrfError(
                 f"the update of client {client} has length {length}, client 0's has {expected}: "
@@ -327,11 +324,10 @@ def _check_alike(clients: list[Layers]) -> None:
                 "give the same layers in the same order"
             )
         for layer, reference in zip(layers, first, strict=True):
-            device, expected_device = _device(layer), _device(reference)
-            if device != expected_device:
+            if layer.device != reference.device:
                 raise FedcrfError(
-                    f"the update of client {client} lies on {device}, client 0's on "
-                    f"{expected_device}: all updates must lie on one device"
+                    f"the update of client {client} lies on {layer.device}, client 0's on "
+                    f"{reference.device}: all updates must lie on one device"
                 )
             if layer.dtype != reference.dtype:
                 raise FedcrfError(
