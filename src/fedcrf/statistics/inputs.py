@@ -54,9 +54,9 @@ def num_numbers(layers: Sequence[Any]) -> int:
 
 
 def bring_columns(clients: Sequence[Sequence[Any]], start: int, block: Any) -> None:
-    """Fill an (m, b) block with columns of the clients' flat layers joined, from ``start`` on.
+    """Fill an (m, b) block with b columns of the clients' flat layers joined, from ``start`` on.
 
-    They are converted to its dtype; layers are tensors where it is one.
+    Numbers are converted to the block's dtype. The layers are tensors if the block is one.
     """
     first, stop = 0, start + block.shape[1]
     for number, layer in enumerate(clients[0]):
@@ -78,13 +78,14 @@ def zeros(shape: tuple[int, ...], like: Any) -> Any:
 def blocks(
     clients: Sequence[Sequence[Any]], origin: Origin = None, numbers: int | None = None
 ) -> Iterator[tuple[slice, Any]]:
-    """Yield which columns of the updates come, and themselves: fresh (m, b) float64 blocks.
+    """Yield the updates block by block: which columns, and a fresh (m, b) float64 array of them.
+
+    Tensors come in larger blocks, as tensors.
 
     Args:
         clients: For each of m clients its flat layers.
         origin: Flat layers to take away from each client's.
-        numbers: In a block, unless the clients are very many; by default as many as fit in cache.
-            Tensors come in larger blocks, as tensors.
+        numbers: How many a block has, unless clients are very many; by default what fits in cache.
     """
     if not clients or not clients[0]:
         return
@@ -154,7 +155,7 @@ def as_layers(updates: Any) -> list[Layers]:
 
 
 def model_layers(model: Any) -> tuple[Layers, Callable[[Layers], Any]]:
-    """Return a model's flat layers, and what gives flat layers its form, that of one update."""
+    """Return a model's flat layers, and a function that gives flat layers the model's form."""
     (layers,), in_form = given_layers([model], "the model")
     return layers, in_form
 
@@ -162,7 +163,7 @@ def model_layers(model: Any) -> tuple[Layers, Callable[[Layers], Any]]:
 def given_layers(
     updates: Any, called: str = "the update of client {}"
 ) -> tuple[list[Layers], Callable[[Layers], Any]]:
-    """Return updates as `as_layers` does, and what gives flat layers the form of one update.
+    """Return updates as `as_layers` does, and a function that gives flat layers an update's form.
 
     That form is one array, or a list of layers; of NumPy, or of torch on the updates' device.
     ``called`` is what errors call an update, with its client in place of ``{}``.
@@ -268,9 +269,15 @@ def check_filled(
 def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArray[np.float64]:
     """Return one number for each client, (m,) float64; NaN for None.
 
+    Args:
+        values: A sequence, an array or a tensor.
+        num_clients: m.
+        what: How an error begins: what the values are called, and a verb.
+        mend: How an error ends: what to give instead.
+
     Raises:
-        FedcrfError: They are not numbers, or not m, and it ends with the mend; or they come one by
-            one, as values of a dictionary do. It begins with what they are called and a verb.
+        FedcrfError: The values are not numbers, or not m; or they can only be iterated over, as a
+            dictionary's values.
     """
     try:
         given = as_numpy(values)
