@@ -313,8 +313,8 @@ class RobustCRF(Settings):
         who = identities(clients, len(finite))
 
         # Recall the clients; this round changes their averages.
-        seed, given = self.sketch_seed or 0, position is not None
-        layout = (statistics.dimension, self.sketch_size, seed, given)
+        model_given = position is not None
+        layout = (statistics.dimension, self.sketch_size, self.sketch_seed or 0, model_given)
         past = ClientMemory.of(memory, layout, self.labels)
         window = past.window._replace(length=min(past.window.length, self.longest_window))
         beliefs, recalled = past.gather(who)
@@ -351,8 +351,8 @@ class RobustCRF(Settings):
 
         # Decide.
         trust = found.expected_label * credit
-        copies = np.where(finite, votes(statistics.cosines, COPY_POWER), np.nan)
-        base, _ = refined_weights(counted, np.where(finite, copies, 0.0))
+        copies = votes(statistics.cosines, COPY_POWER)
+        base, _ = refined_weights(counted, copies)
         weights, fell_back, share, kept_reason = trusted_weights(
             base, trust, self.unknown_label, self.trust_floor
         )
@@ -360,7 +360,8 @@ class RobustCRF(Settings):
         clip = clip_factors(statistics.norms, finite, longest)
 
         # Remember.
-        learnt, enough = found.marginals, self.trust_floor * self.unknown_label
+        learnt = found.marginals
+        enough = self.trust_floor * self.unknown_label
         if kept_reason is not None and past.trusts_absent(who, enough):
             # While the model stays, nobody is tested: trust may fall, but it does not rise, if
             # there is anybody else to wait for.
@@ -387,7 +388,7 @@ class RobustCRF(Settings):
                 **{name: np.where(finite, each, np.nan) for name, each in found.causes.items()},
                 "remembered": remembered,
                 "clip": clip,
-                "copies": copies,
+                "copies": np.where(finite, copies, np.nan),
                 "window": np.where(finite, lengths, np.nan),
                 **self._counted_parts(claimed, counted),
                 **(reported.causes if reported is not None and evidence else {}),
