@@ -345,16 +345,17 @@ def _fit_together(arrays: Arrays, like: Arrays) -> bool:
 def _hold_values(arrays: Arrays) -> bool:
     """Return whether the numbers in plain arrays that fit together can be a memory's."""
     beliefs, rounds, window = arrays["beliefs"], arrays["rounds"], arrays["window"]
-    counted = np.stack([arrays["counts"], arrays["first"], arrays["last"]])
+    counts, first, last = arrays["counts"], arrays["first"], arrays["last"]
+    numbers_of_rounds = np.stack([counts, first, last])
     finite = ["sketches", "positions", "window"]
     if not arrays["layout"][3]:  # where the model is given, nothing reads what is expected of it
         finite.append("expected")
     return (
         all(bool(np.isfinite(arrays[name]).all()) for name in finite)
         and len(np.unique(arrays["clients"])) == len(rounds)
-        and bool(((rounds >= 0) & (rounds < counted.shape[1])).all())
-        and bool(((counted >= 1) & (counted <= MOST_ROUNDS)).all() and (beliefs >= 0).all())
-        and bool((counted[0] <= counted[2] - counted[1] + 1).all())
+        and bool(((rounds >= 0) & (rounds < len(counts))).all())
+        and bool(((numbers_of_rounds >= 1) & (numbers_of_rounds <= MOST_ROUNDS)).all())
+        and bool((counts <= last - first + 1).all() and (beliefs >= 0).all())
         and bool(window[0] >= 1 and (np.delete(window, 2) >= 0).all())
         and bool((np.abs(window) <= LARGEST_SKETCHED).all())
         and not np.isinf(arrays["before"]).any()

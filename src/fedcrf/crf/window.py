@@ -118,7 +118,7 @@ class Averages:
     path_of: NDArray[np.int64]
 
     def lengths(self, window: float) -> Vector | float:
-        """Return (m,) how many rounds each client's average holds; k where all hold k."""
+        """Return how many rounds each client's average holds: (m,), or just k where all hold k."""
         held = self._held(window, self.counts)
         return window if (held == window).all() else held[self.path_of]
 
@@ -164,19 +164,17 @@ class Averages:
         held = self._held(length, counts)
         share = 1.0 / held
         before = 1.0 / np.minimum(held, np.maximum(counts - 1, 1))
-        return type(self)(
+        return replace(
+            self,
             updates=_towards(self.updates, sketches, share[self.path_of]),
             before=_towards(self.before, self.updates, before[self.path_of]),
             positions=_towards(self.positions, position, share),
             earlier=_towards(self.earlier, self.positions, before),
             counts=counts,
-            first=self.first,
-            number=self.number,
-            path_of=self.path_of,
         )
 
     def of_clients(self, chosen: slice | NDArray[np.bool_]) -> Self:
-        """Return those of some clients."""
+        """Return the averages of some clients, given by a slice or (m,) bool."""
         return replace(
             self,
             updates=self.updates[chosen],
