@@ -60,7 +60,6 @@ class FedAWA(Deciding):
     ) -> tuple[Vector, Vector]:
         """Return the weights of before the last step, and T after it."""
         first, second = np.zeros_like(logits), np.zeros_like(logits)
-        weights = softmax(logits)
         for step in range(1, self.iterations + 1):
             weights = softmax(logits)
             gradient = loss_gradient(weights, dissimilarity, gram)
