@@ -22,8 +22,8 @@ from fedcrf.statistics.one_pass import (
     UpdateStatistics,
     checked_dimension,
     finite_sums,
-    of_all,
     scatter,
+    shared_attributes,
     update_statistics,
 )
 from fedcrf.statistics.sketches import sketch
@@ -155,7 +155,9 @@ def crowd_statistics(
             cosines = nearest(estimated.rows, finite, search.neighbours, threads=threads)
         lengths = norms[cosines.tocoo(copy=False).row] * norms[cosines.indices]
         cosines.data *= lengths / (lengths + EPSILON)
-    return CrowdStatistics(norms=norms, cosines=cosines, **of_all(clients, origin, finite, sums))
+    return CrowdStatistics(
+        norms=norms, cosines=cosines, **shared_attributes(clients, origin, finite, sums)
+    )
 
 
 def with_nearest(statistics: UpdateStatistics, neighbours: int) -> CrowdStatistics:
@@ -182,9 +184,9 @@ def nearest(
         rows: Cosines of the n finite clients with each other; they may be written to.
         finite: (m,) bool; n of them are True, and others have no neighbours.
         neighbours: k; n − 1 where it is more.
-        together: Clients that are looked at in one go, at most; by default as many as
+        together: The most clients whose rows are made in one task; by default as many as
             `ROWS_NUMBERS` and `ROWS` allow.
-        threads: Looks at once; all cores by default.
+        threads: Tasks worked on at once; all cores by default.
     """
     from scipy.sparse import csr_array
 

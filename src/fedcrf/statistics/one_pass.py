@@ -124,7 +124,8 @@ def update_statistics(
     """
     finite, sums = finite_sums(clients, origin, threads)
     return UpdateStatistics(
-        gram=scatter(sums.gram, finite, np.nan), **of_all(clients, origin, finite, sums)
+        gram=scatter(sums.gram, finite, np.nan),
+        **shared_attributes(clients, origin, finite, sums),
     )
 
 
@@ -147,10 +148,10 @@ def finite_sums(
     return excluding(len(clients), gather)
 
 
-def of_all(
+def shared_attributes(
     clients: Sequence[Layers], origin: Origin, finite: NDArray[np.bool_], sums: AboutMedian
 ) -> dict[str, Any]:
-    """Return what statistics of all pairs and of near ones have in common, by attribute."""
+    """Return by name the attributes that statistics of all pairs and of near ones have alike."""
     return {
         "dimension": num_numbers(clients[0]),
         "finite": finite,
@@ -164,7 +165,7 @@ def of_all(
 def overflowing(
     clients: Sequence[Layers], origin: Origin, finite: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
-    """Return (m,) bool, who is not finite in the pass though all numbers are; and warn of it."""
+    """Return (m,) bool, and warn: who is not ``finite`` in the pass, though all numbers are."""
     found = np.zeros(len(finite), dtype=np.bool_)
     if not finite.all() and (origin is None or finite_clients([list(origin)])[0]):
         left_out = np.flatnonzero(~finite)
@@ -256,7 +257,8 @@ def excluding(
 ) -> tuple[NDArray[np.bool_], T]:
     """Return which of m clients are finite and what was gathered of them: one pass where all are.
 
-    ``gather`` takes the places of clients to whether each is finite, and to the sums over them.
+    ``gather`` is given the places of clients. It returns whether each of these is finite, and the
+    sums over them, which are valid only where all are.
     """
     finite = np.ones(num_clients, dtype=np.bool_)
     while True:
