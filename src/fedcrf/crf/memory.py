@@ -24,8 +24,10 @@ class Plain(NamedTuple):
     """One of the plain arrays of a memory.
 
     Attributes:
-        dtype: Its dtype here. Given may be any integers for one of integers, else any real numbers.
-        axes: A letter or a number for each: k clients, T paths, L labels, sketches of s numbers.
+        dtype: Its dtype. A given memory may hold other integers where these are integers, and any
+            real numbers where they are floats.
+        axes: The length of each axis, a letter or a digit: k clients, T paths, L labels, sketches
+            of s numbers.
     """
 
     dtype: type[np.generic]
@@ -51,10 +53,10 @@ ARRAYS: Mapping[str, Plain] = {
 """`ClientMemory` says what they are."""
 
 ADDED = (("first",), ("first", "before", "earlier", "counts", "last", "window"))
-"""Those that earlier memories lack: of other builds of 1.0.0rc1, and of 0.1, without windows."""
+"""What earlier memories lack: those of earlier builds of 1.0.0rc1, and those of 0.1."""
 
 MOST_ROUNDS = 1 << 62
-"""Larger numbers of rounds are no memory's: one more would not fit into 64 bits."""
+"""The largest number of a round in a memory: one more still fits into 64 bits."""
 
 LARGEST_SKETCHED = 1e30
 """Larger numbers in a sketch count as this one, so that float64 holds their squares."""
@@ -279,7 +281,7 @@ def _put_together(
 
 
 def _rows_at(array: NDArray[Any], rows: NDArray[np.int64], fill: float = np.nan) -> NDArray[Any]:
-    """Return the rows of an array at these places, and ``fill`` for `NEW`, in the dtype of that."""
+    """Return the rows of an array at these places, ``fill`` for `NEW`, in the dtype of ``fill``."""
     found = np.full((len(rows), *array.shape[1:]), fill)
     known = rows != NEW
     found[known] = array[rows[known]]

@@ -108,7 +108,7 @@ def sampled_grams(
     """Return (m,) whether each update is finite, and the Gram matrix of each choice of columns.
 
     ``chosen`` are k choices, (k, d) bool. The matrices are of the updates about their mean; they
-    count where all are finite.
+    are valid only where all updates are finite.
     """
     m = len(clients)
     squares, grams = np.zeros(m), [np.zeros((m, m)) for _ in chosen]

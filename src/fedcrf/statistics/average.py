@@ -112,9 +112,10 @@ def _by_coordinate(
     plain: Callable[[Any], Any],
     threads: int | None,
 ) -> NDArray[Any]:
-    """Return what becomes of every coordinate, (d,).
+    """Return m flat arrays reduced to one, (d,), coordinate by coordinate.
 
-    Compiled code finds it of all flat layers, or gives None; then the plain way does of blocks.
+    ``fast`` is compiled code for whole arrays, and returns None where it cannot be used. Then
+    ``plain`` makes (b,) numbers of each (m, b) block of columns.
     """
     clients = [[flat] for flat in flats]
     found = fast(clients, threads=threads)

@@ -81,10 +81,10 @@ R = TypeVar("R")
 def _where_it_can(
     work: Callable[Concatenate[ModuleType, Sequence[Layers], P], R | None],
 ) -> Callable[Concatenate[Sequence[Layers], P], R | None]:
-    """Give None in place of what compiled code cannot find: the plain pass then gives the answer.
+    """Wrap ``work`` to return None where compiled code cannot do it; callers then do it plainly.
 
-    It is not used for few numbers, tensors, or numbers that are no floats of 8 bytes at most. Where
-    it fails, the reason is said once in a process.
+    Compiled code is not used for few numbers, for tensors, and for numbers other than floats of at
+    most 8 bytes. Where it fails, the reason is logged once in a process, and it is not used again.
     """
 
     def tried(clients: Sequence[Layers], /, *args: P.args, **kwargs: P.kwargs) -> R | None:

@@ -29,7 +29,7 @@ from fedcrf.statistics.median import coordinate_median
 class AboutMedian:
     """Sums over the columns of m updates and their coordinate-wise median ũ.
 
-    They count where all updates are finite.
+    They are valid only where all updates are finite.
 
     Attributes:
         squares: (m,) ⟨u_i, u_i⟩.
@@ -99,7 +99,7 @@ def about_mean(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (m,) ⟨u_i, u_i⟩ and (m, m) ⟨u_i − ū, u_j − ū⟩ of the columns of m updates.
 
-    They count where all squares are finite; arguments are those of `AboutMedian.plain`.
+    They are valid only where all squares are finite; arguments are those of `AboutMedian.plain`.
     """
     m, like = len(clients), clients[0][0] if clients else None
     library = library_of(like)
@@ -128,7 +128,7 @@ def projections(
         clients: For each of m clients the flat layers of its model.
         origin: Those of the global model, which are taken away.
         direction: Those of the vector v; by default none, and the inner products are 0.
-        numbers: In a block, as for `fedcrf.statistics.inputs.blocks`.
+        numbers: How many a block has, as for `fedcrf.statistics.inputs.blocks`.
 
     Returns:
         (m,) ‖u_i‖² and (m,) ⟨u_i, v⟩. Those of an update that is not finite are not finite, and

@@ -28,9 +28,8 @@ def default_threads() -> int:
 def in_order(task: Callable[[T], R], items: Sequence[T], threads: int | None) -> Iterable[R]:
     """Yield the results in the order of the items, whatever the number of threads.
 
-    A task begins only when no more than `AHEAD` for each thread are begun and not yet asked for, so
-    that results, which may be large, do not pile up behind one that takes long. By default threads
-    are `default_threads`.
+    At most `AHEAD` tasks for each thread are begun and not yet asked for. So results, which may be
+    large, do not pile up behind a task that takes long. By default threads are `default_threads`.
     """
     threads = min(threads or default_threads(), len(items))
     if threads <= 1:
