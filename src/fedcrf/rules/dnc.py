@@ -10,8 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Count, Fraction, Natural, NotNegative
-from fedcrf.errors import FedcrfError
+from fedcrf.checks import Count, Natural, NotNegative, Part
 from fedcrf.extras import check_installed
 from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round
 from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, blocks
@@ -45,14 +44,9 @@ class DnC(Deciding):
 
     seed: Natural | None = None
     num_byzantine: Natural | None = None
-    sampled: Fraction = 0.2
+    sampled: Part = 0.2
     iterations: Count = 5
     filter_fraction: NotNegative = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.sampled:
-            raise FedcrfError("sampled 0: give a share of the coordinates above 0")
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the models that are left."""
