@@ -72,9 +72,7 @@ class DnC(Deciding):
 
         dimension = checked_dimension(models)
         count = max(1, int(self.sampled * dimension))
-        chosen = np.empty((self.iterations, dimension), np.bool_)
-        for row in chosen:
-            row[:] = drawn_columns(draws, dimension, count)
+        chosen = [drawn_columns(draws, dimension, count) for _ in range(self.iterations)]
         with threadpool_limits(1, "blas"):  # for products so small, threads only wait
             return excluding(
                 len(models), lambda some: sampled_grams([models[i] for i in some], origin, chosen)
@@ -97,12 +95,12 @@ def drawn_columns(draws: np.random.Generator, dimension: int, count: int) -> NDA
 
 
 def sampled_grams(
-    clients: Sequence[Layers], origin: Layers, chosen: NDArray[np.bool_]
+    clients: Sequence[Layers], origin: Layers, chosen: Sequence[NDArray[np.bool_]]
 ) -> tuple[NDArray[np.bool_], list[Matrix]]:
     """Return (m,) whether each update is finite, and the Gram matrix of each choice of columns.
 
-    ``chosen`` are k choices, (k, d) bool. The matrices are of the updates about their mean; they
-    are valid only where all updates are finite.
+    Each of ``chosen`` is (d,) bool. The matrices are of the updates about their mean; they are
+    valid only where all updates are finite.
     """
     m = len(clients)
     squares, grams = np.zeros(m), [np.zeros((m, m)) for _ in chosen]
