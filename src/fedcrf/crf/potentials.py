@@ -177,8 +177,8 @@ class Attraction(Settings):
         rho = seen.measured.get("reliability")  # where the prior has computed it
         if rho is None:
             rho = reliability_causes(seen.statistics)["reliability"]
-        tied = affinity(seen.statistics.cosines, rho, self.bandwidth, self.reliability_gate)
-        coupling = self.strength * tied
+        affinities = affinity(seen.statistics.cosines, rho, self.bandwidth, self.reliability_gate)
+        coupling = self.strength * affinities
         disagreement = label_compatibility(labels)
-        causes: dict[str, Any] = {"affinity": tied}
+        causes: dict[str, Any] = {"affinity": affinities}
         return lambda marginals: Energy(coupling.dot(marginals.dot(disagreement)), causes)

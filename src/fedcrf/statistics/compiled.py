@@ -130,10 +130,9 @@ def about_median(
     None where float32 would not do: a product or a distance overflows, or squares vanish.
     """
     m, joined = len(clients), Joined(clients, origin)
-    gram, median = np.zeros((0, 0)), np.empty(0 if products else joined.size, joined.dtype)
-    whole = np.empty(0, f"i{joined.dtype.itemsize}")
     room = partial(kernels.room, dtype=joined.dtype, like=joined.dtype)
     if products:
+        median = np.empty(0, joined.dtype)
         steps, kept = _network(m, range((m - 1) // 2, m // 2 + 1), top=m + 1)
         side = m + 1 + kernels.TILE_ROWS
         squares, gram, squared_distance = _add_up(
@@ -149,6 +148,8 @@ def about_median(
         gram = _symmetric(gram[:m, :m])
         np.fill_diagonal(gram, squares[:m])
     else:
+        gram, median = np.zeros((0, 0)), np.empty(joined.size, joined.dtype)
+        whole = np.empty(0, f"i{joined.dtype.itemsize}")
         squares, inner, squared_distance = _add_up(
             kernels.gather_crowd,
             joined,
