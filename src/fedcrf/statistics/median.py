@@ -14,15 +14,13 @@ NETWORK_LIMIT = 32
 
 
 @lru_cache(maxsize=8)
-def sorting_network(
-    num_rows: int, first: int = 0, last: int | None = None
-) -> tuple[tuple[int, int], ...]:
+def sorting_network(num_rows: int, first: int, last: int) -> tuple[tuple[int, int], ...]:
     """Return Batcher's merge-exchange network, cut to what some of its outputs need.
 
     Args:
         num_rows: Rows to sort.
         first: First output position that is wanted.
-        last: One past the last wanted position; all of them by default.
+        last: One past the last wanted position.
 
     Returns:
         Pairs (i, j), i < j, in order: put the smaller of rows i and j in i, the larger in j.
@@ -40,7 +38,7 @@ def sorting_network(
             pairs.extend((i, i + d) for i in range(num_rows - d) if i & p == r)
             d, q, r = q - p, q >> 1, p
         p >>= 1
-    needed = set(range(first, num_rows if last is None else last))
+    needed = set(range(first, last))
     kept: list[tuple[int, int]] = []
     for i, j in reversed(pairs):
         if i in needed or j in needed:
