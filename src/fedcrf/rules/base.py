@@ -214,13 +214,16 @@ def reported_evidence(
     ``wanted`` are the names to return, since clients may report more; by default all.
     """
     names = {name for report in reports for name in report.evidence}
-    names = names if wanted is None else names & set(wanted)
-    given = {name: [report.evidence.get(name) for report in reports] for name in sorted(names)}
+    if wanted is not None:
+        names &= set(wanted)
 
     def number(value: Any) -> float:  # as it was given, also where it is not finite
         return value if isinstance(value, float) or is_number(value) else np.nan
 
-    return {name: np.array([*map(number, values)], np.float64) for name, values in given.items()}
+    return {
+        name: np.array([number(report.evidence.get(name)) for report in reports], np.float64)
+        for name in sorted(names)
+    }
 
 
 def aggregate_or_keep(
