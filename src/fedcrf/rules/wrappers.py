@@ -165,12 +165,14 @@ class Optimized(Wrapper):
             FedcrfError: The memory is of another optimizer or another model.
         """
         shapes = {name: model[name].shape for name in self._trained(model)}
-        first = set(memory) == set(self.begin())
+        if set(memory) == set(self.begin()):  # the first round
+            return {
+                moment: {name: np.full(shape, initial) for name, shape in shapes.items()}
+                for moment, initial in self.optimizer.initial.items()
+            }
         moments = {}
-        for moment, initial in self.optimizer.initial.items():
+        for moment in self.optimizer.initial:
             arrays = {name: np.asarray(array) for name, array in _part(memory, moment).items()}
-            if first:
-                arrays = {name: np.full(shape, initial) for name, shape in shapes.items()}
             numbers = all(
                 array.dtype.kind == "f" and np.isfinite(array).all() for array in arrays.values()
             )
