@@ -423,7 +423,8 @@ def large_round_share(finite: NDArray[np.bool_], large_round: float) -> float:
 def median_and_lower_mad(values: Vector) -> tuple[float, float]:
     """Return the median, and the median distance from it of the values that are not above it.
 
-    Attackers are above the median, and could otherwise choose the deviation. No values give 0, 0.
+    Attackers are above the median: if their distances counted, they could choose the deviation. No
+    values give 0, 0.
     """
     if not len(values):
         return 0.0, 0.0

@@ -269,7 +269,7 @@ class RobustCRF(Settings):
         return sketch(clients, self.sketch_size, self.sketch_seed or 0)
 
     def _sketched_with(self, vectors: Sequence[Layers], other: Layers) -> tuple[Matrix, Vector]:
-        """Return the sketches of vectors and of another one: from one pass where all are alike."""
+        """Return the sketches of vectors and of another one, from one pass if it has their form."""
         forms = [
             [(layer.shape, layer.dtype, layer.device) for layer in each]
             for each in (vectors[0], other)
@@ -332,7 +332,7 @@ class RobustCRF(Settings):
         reported = None if evidence is None else self.reported.infer_reliability(finite, evidence)
         credit = 1.0 if reported is None else reported.expected_label
         looked_at = statistics
-        if np.any(lengths > 1.0):
+        if np.any(lengths > 1.0):  # lengths and angles are those of the averages
             looked_at = replace(statistics, gram=averages.updates @ averages.updates.T)
         measured = self._compared(averages)
         response = measured[ResponseEvidence.cause]
@@ -422,7 +422,8 @@ class RobustCRF(Settings):
         """Return the shares of examples that count, and the clients' sizes where they matter.
 
         An update's length supports n_i·exp(z_i/a) examples, with the length excess z_i. A client
-        that responds is believed up to a multiple of these, another up to one of the median.
+        that responds is believed up to a multiple of these, another up to a multiple of the median
+        count.
         """
         held = claimed > 0
         if not held.any():
@@ -443,7 +444,10 @@ class RobustCRF(Settings):
         return counted / counted.sum(), sizes / median(sizes[sizes > 0])
 
     def _counted_parts(self, claimed: Vector, counted: Vector) -> dict[str, Vector]:
-        """Return the cause ``counted``, which part of a claim counts, where some do not in full."""
+        """Return the part of each claim that counts, as the cause ``counted``.
+
+        It is left out where all claims count in full.
+        """
         if self.counts != "claimed":  # attested counts count in full
             return {}
         parts = np.full(len(claimed), np.nan)

@@ -453,8 +453,15 @@ class _LateExclusionError(Exception):
 class Round:
     """A round as a rule sees it: its reports, and what is computed of them on first use.
 
-    The first arguments are those of `Rule.aggregate`; None is taken for an empty memory. ``states``
-    are the m models; ``finite`` is who may have weight as far as is known.
+    Its attributes ``memory``, ``model`` and ``reports`` are what it is given; ``states`` are the m
+    models.
+
+    Args:
+        memory: See `Rule.aggregate`; None is taken for an empty one.
+        model: The model w_t that the clients started from.
+        reports: At least one report.
+        finite: (m,) bool; who may have weight, as far as is known. By default it is found out when
+            a rule asks.
 
     Raises:
         FedcrfError: No reports, one that does not fit the global model, or no memory by names.

@@ -195,17 +195,18 @@ def nearest(
     k = min(neighbours, n - 1)
     if k < 1:
         return csr_array((m, m), dtype=np.float64)
-    looks = -(-n // max(1, min(ROWS, ROWS_NUMBERS // n) if together is None else together))
-    step = -(-n // looks)  # about as many clients in every look
+    most = min(ROWS, ROWS_NUMBERS // n) if together is None else together
+    tasks = -(-n // max(1, most))
+    step = -(-n // tasks)  # about as many clients in every task
 
-    def look(start: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
+    def search(start: int) -> tuple[NDArray[np.int64], NDArray[Any]]:
         near = rows(start, min(start + step, n))
         own = np.arange(start, start + len(near))
         near[own - start, own] = -np.inf
         places = _greatest(near, k)
         return places, np.take_along_axis(near, places, axis=1)
 
-    found = list(in_order(look, range(0, n, step), threads))
+    found = list(in_order(search, range(0, n, step), threads))
     values = np.concatenate([each for _, each in found]).reshape(-1).astype(np.float64)
     own, other = np.repeat(who, k), who[np.concatenate([each for each, _ in found]).reshape(-1)]
     # Each pair both ways, the last first: of a pair that both found, what the later one found.
