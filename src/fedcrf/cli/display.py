@@ -42,9 +42,9 @@ Failed = dict[str, list[str]]
 class RunDisplay:
     """Shows the events of a run; a context manager and an observer of the grid.
 
-    If it is ``brief`` it prints a line a cell, at its end, instead of a line a round. ``also``
-    takes every event after it is shown, such as what logs them; ``failed`` takes which cells failed
-    and why; ``clock`` tells the time, in seconds.
+    If it is ``brief`` it prints one line for each cell, when the cell ends, instead of one for each
+    round. ``also`` is called with every event after it is shown, such as to log it. ``failed`` is
+    filled with the cells that fail, by the reason. ``clock`` tells the time, in seconds.
     """
 
     def __init__(
@@ -90,13 +90,14 @@ class RunDisplay:
         self._progress.stop()
 
     def __call__(self, event: Event) -> None:
-        """Show one event."""
+        """Show one event; before the first one, where the results go."""
         while self._folders and not self._brief:
             self._say(f"results: {self._folders.pop(0)}")
         match event:
             case PartitionMade(partition):
-                for line in () if self._brief else holdings_notices(partition):
-                    self._say(line)
+                if not self._brief:
+                    for line in holdings_notices(partition):
+                        self._say(line)
             case CellStarted(cell, rounds_done):
                 if not self._started and self._finished_before:
                     self._say(f"{self._finished_before} cells were finished before")
@@ -120,11 +121,12 @@ class RunDisplay:
                 elif not self._brief:
                     done = f"round {record.round}/{cell.rounds.maximum}"
                     self._say(f"{name}: {done}, {_scores(record)}", self._pace.time_left())
-                for client in () if self._brief else record.excluded:
-                    self._say(
-                        f"{name}: round {record.round}: the update of client {client} "
-                        "is not finite and was excluded"
-                    )
+                if not self._brief:
+                    for client in record.excluded:
+                        self._say(
+                            f"{name}: round {record.round}: the update of client {client} "
+                            "is not finite and was excluded"
+                        )
             case CellFinished(cell, summary):
                 self._remove(cell)
                 if cell in self._started:
@@ -155,7 +157,7 @@ class RunDisplay:
 
 
 class _Pace:
-    """How many cells have ended, and how long the rounds of the others take at the pace so far."""
+    """How many cells have ended, and how long the others still take at the pace so far."""
 
     def __init__(self, cells: Sequence[CellSpec], clock: Callable[[], float]) -> None:
         self._clock = clock
@@ -170,7 +172,7 @@ class _Pace:
         return f"[{self._num_cells - len(self._left)}/{self._num_cells}]"
 
     def at(self, cell: CellSpec, rounds_done: int, *, begun: bool = False) -> None:
-        """Take where a cell is: after one more round, or where it has just ``begun``."""
+        """Note how far a cell is: one round further, or where it starts from if just ``begun``."""
         if self._began is None:
             self._began = self._clock()
         self._rounds += not begun
@@ -194,7 +196,10 @@ class _Pace:
 
 
 def _folder(path: Path) -> str:
-    """Return what tells one run's folder from the others; a suite's is PARTITION/CONDITION/SEED."""
+    """Return what tells one run's folder from the others.
+
+    A suite's run lies in PARTITION/CONDITION/seed-S, and the seed is in its cells' names already.
+    """
     return "/".join(path.parts[-3:-1]) if path.name.startswith("seed-") else path.name
 
 
