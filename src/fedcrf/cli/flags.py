@@ -189,7 +189,7 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     groups: dict[str, Sequence[Setting]] = {}
     options: dict[str, tuple[Any, Any]] = {}  # by name: the annotation and the default
     for name, parameter in inspect.signature(command).parameters.items():
-        *_, about = (None, *get_args(hints[name]))
+        *_, about = get_args(hints[name])  # of Annotated, as all parameters are
         if not isinstance(about, tuple):
             options[name] = (hints[name], parameter.default)
             continue
