@@ -80,15 +80,14 @@ def list_entries(title: str, entries: dict[str, str]) -> None:
 
 def print_tables(tables: Iterable[Table], form: TableForm = "terminal") -> None:
     """Print the tables that have rows, one after the other."""
-    texts = []
-    for table in tables:
-        if not table.rows:
-            continue
-        if form == "terminal":
+    shown = [table for table in tables if table.rows]
+    if form == "terminal":
+        for table in shown:
             print_table(table)
-        else:
-            texts.append(table.as_markdown() if form == "markdown" else table.as_latex())
-    print("\n".join(texts), end="")
+    elif form == "markdown":
+        print("\n".join(table.as_markdown() for table in shown), end="")
+    else:
+        print("\n".join(table.as_latex() for table in shown), end="")
 
 
 def print_table(table: Table) -> None:
@@ -98,8 +97,6 @@ def print_table(table: Table) -> None:
         console.print(table.note, markup=False, highlight=False)
     console.print()
 
-
-ATTACKERS_OF_SUITE = "How many attack under every condition with an attack; else as the suite says."
 
 MEMORY_OF_CELL = 8 << 30
 """Bytes of GPU memory that a cell of the largest model takes, amply."""
@@ -283,7 +280,11 @@ def robustness(
             names_setting("conditions", "Conditions, or titles of their groups; else all."),
             names_setting("methods", "Methods; else the suite's."),
             seeds_setting("Seeds; else the suite's."),
-            Setting("attackers", int, ATTACKERS_OF_SUITE),
+            Setting(
+                "attackers",
+                int,
+                "How many attack under every condition with an attack; else as the suite says.",
+            ),
             Setting("clients", int, "Number of clients; else the suite's."),
         ),
     ],
@@ -361,19 +362,20 @@ def _loggers(log: str | None) -> Mapping[str, MakeLogger]:
 
 def _workplace(place: Said) -> Workplace:
     """Return where and with what cells are run, of the flags in `PLACE`."""
-    chosen = {key: value for key, value in place.items() if key != "log"}
-    device, jobs = chosen.setdefault("device", "auto"), chosen.get("jobs")
+    device, jobs, executor = place.get("device", "auto"), place.get("jobs"), place.get("executor")
     if device not in ("cpu", "cuda", "auto"):
         raise FedcrfError(f"--device {device}: choose cpu, cuda or auto")
     if jobs is not None and jobs < 1:
         raise FedcrfError(f"--jobs {jobs}: give 1 or more")
     from fedcrf.experiments.grid import Workplace, executor_at
 
-    if "executor" in chosen:
-        chosen["executor"] = executor_at(chosen["executor"])
-    if jobs is None:
-        chosen["jobs"] = default_jobs(device)
-    return Workplace(**chosen)
+    return Workplace(
+        data_dir=place.get("data_dir"),
+        cache_dir=place.get("cache_dir"),
+        device=device,
+        executor=None if executor is None else executor_at(executor),
+        jobs=default_jobs(device) if jobs is None else jobs,
+    )
 
 
 @contextmanager
@@ -461,10 +463,13 @@ HEADINGS: Mapping[TableForm, str] = {
 def _show_runs(runs: Mapping[str, Store], form: TableForm, *, figures: bool) -> bool:
     """Print the tables of runs, several under their names; tell whether all are sound."""
     if len(runs) == 1:
-        return all(_show_run(store, form, figures=figures) for store in runs.values())
+        (store,) = runs.values()
+        return _show_run(store, form, figures=figures)
     sound = True
     for place, (name, store) in enumerate(runs.items()):
-        print("\n" * (place > 0) + HEADINGS[form].format(name))
+        if place > 0:
+            print()
+        print(HEADINGS[form].format(name))
         try:
             sound = _show_run(store, form, figures=figures) and sound
         except FedcrfError as error:
