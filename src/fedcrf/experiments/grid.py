@@ -57,7 +57,10 @@ WORTH_PROCESSES = 10_000
 """Training images a round from which processes for the clients repay their start."""
 
 CELLS_TOGETHER = 64
-"""Seeds of a suite are run together until they have so many cells: a cell holds open files."""
+"""Seeds of a suite are run together until they have so many cells, so that no core waits.
+
+More are not run together, since each cell holds open files.
+"""
 
 
 @dataclass(frozen=True)
@@ -167,7 +170,7 @@ Runs = Sequence[tuple[RunSpec, Store]]
 """What is run, and where the results go."""
 
 ObserverOf = Callable[[Runs], AbstractContextManager[Observer]]
-"""Returns who is called with everything that happens in some runs."""
+"""Returns, for some runs, the context that holds their observer."""
 
 
 @dataclass(frozen=True)
@@ -235,14 +238,12 @@ def _checked(runs: Runs, workplace: Workplace) -> list[list[PartitionRecord]]:
 def _check(spec: RunSpec, store: Store, dataset: ImageDataset) -> None:
     store.check(spec)
     store.check_data(spec.seeds, dataset.fingerprint)
-    cells = spec.cells()
-    name, form = cells[0].model_name, (dataset.image_shape, dataset.num_classes)
-    network = made_by(cells[0].model.build, f"model {name}", *form)
-    check_outputs(name, network, *form)
-    threat = cells[0].threat
-    if threat is not None and isinstance(threat.attack, DataAttack):
-        threat.attack.check_data(dataset.image_shape, dataset.num_classes)
-    if any(isinstance(cell.rule, ByzFLRule) for cell in cells):
+    form = (dataset.image_shape, dataset.num_classes)
+    network = made_by(spec.model.build, f"model {spec.model_name}", *form)
+    check_outputs(spec.model_name, network, *form)
+    if spec.threat is not None and isinstance(spec.threat.attack, DataAttack):
+        spec.threat.attack.check_data(*form)
+    if any(isinstance(cell.rule, ByzFLRule) for cell in spec.cells()):
         check_installed("byzfl")
 
 
@@ -494,37 +495,48 @@ def run_suite(
             return []
         any_cell = cells[missing[0]]  # all have the suite's data
         store.check_scored_data(any_cell, workplace.load(any_cell.data).fingerprint)
-        seeds = dict.fromkeys(suite.seeds)
-        for seed in seeds:
+        for seed in dict.fromkeys(suite.seeds):
             store.check_archives(_runs_of_seed(suite, store, {*missing}, seed))
         store.describe(cells[key] for key in missing)
-        keys_by_cell: dict[CellSpec, list[CellKey]] = {}
-        for key in missing:  # with other settings, conditions may come to the same
-            keys_by_cell.setdefault(cells[key], []).append(key)
-        to_run = {keys[0] for keys in keys_by_cell.values()}
-        runs_by_seed = [_runs_of_seed(suite, store, to_run, seed) for seed in seeds]
-        all_runs = [run for runs in runs_by_seed for run in runs]
-        store_of = {cell: run_store for spec, run_store in all_runs for cell in spec.cells()}
-        failed: list[CellFailed] = []
-        scored: list[CellKey] = []
-        with observer_of(all_runs) as observer:
+        return _run_missing(suite, store, missing, workplace, observer_of)
 
-            def keep(event: Event) -> None:  # the score of a finished cell
-                if isinstance(event, CellFinished):
-                    records = store_of[event.cell].cell(event.cell).records()
-                    for key in keys_by_cell[event.cell]:
-                        store.append(_score(suite, key, event, records))
-                        scored.append(key)
-                observer(event)
 
-            for runs in _together(runs_by_seed):
-                failed += run_grids(runs, workplace, keep)
-                store.pack(scored, keys_by_cell.values())
+def _run_missing(
+    suite: Suite,
+    store: Store,
+    missing: Iterable[CellKey],
+    workplace: Workplace,
+    observer_of: ObserverOf,
+) -> list[CellFailed]:
+    """Run cells of a suite, and keep the score and the rounds of each; return those that failed."""
+    keys_by_cell: dict[CellSpec, list[CellKey]] = {}
+    for key in missing:  # with other settings, conditions may come to the same
+        keys_by_cell.setdefault(suite.cells[key], []).append(key)
+    to_run = {keys[0] for keys in keys_by_cell.values()}
+    seeds = dict.fromkeys(suite.seeds)
+    runs_by_seed = [_runs_of_seed(suite, store, to_run, seed) for seed in seeds]
+    all_runs = [run for runs in runs_by_seed for run in runs]
+    store_of = {cell: run_store for spec, run_store in all_runs for cell in spec.cells()}
+    failed: list[CellFailed] = []
+    scored: list[CellKey] = []
+    with observer_of(all_runs) as observer:
+
+        def keep(event: Event) -> None:  # the score of a finished cell
+            if isinstance(event, CellFinished):
+                records = store_of[event.cell].cell(event.cell).records()
+                for key in keys_by_cell[event.cell]:
+                    store.append(_score(suite, key, event, records))
+                    scored.append(key)
+            observer(event)
+
+        for runs in _together(runs_by_seed):
+            failed += run_grids(runs, workplace, keep)
+            store.pack(scored, keys_by_cell.values())
     return failed
 
 
 def _together(runs_by_seed: Iterable[Runs]) -> Iterator[Runs]:
-    """Yield the runs of one seed or of several, with so many cells that no core waits."""
+    """Yield the runs of one seed, or of as many as come to `CELLS_TOGETHER` cells."""
     runs: list[tuple[RunSpec, Store]] = []
     for of_seed in runs_by_seed:
         runs += of_seed
