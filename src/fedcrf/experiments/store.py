@@ -72,7 +72,6 @@ R = TypeVar("R")
 
 LOCK_NAME = ".lock"
 
-
 ANOTHER = "choose another folder with --output"
 """The mend where a folder or a cell's files are sound and of something else."""
 
@@ -255,8 +254,9 @@ class CellResult(Course):
             return None
         if not self.records:
             return "not finished, not started"
-        rounds, done, lost = self.cell.rounds, rounds_of(self.records), 0
+        rounds, done = self.cell.rounds, rounds_of(self.records)
         stopping = EarlyStopping(rounds.patience, rounds.min_improvement)
+        lost = 0
         for record in self.records:
             stopping = stopping.observe(record.round, record.validation.loss)
             lost = lost_so_far(lost, record, self.cell.threat)
@@ -349,7 +349,8 @@ class CellStore:
         if differing and not known:
             return
         said = f"{self.path} holds {what} of another description"
-        for key, was, is_now in known[:1]:
+        if known:
+            key, was, is_now = known[0]
             said += f" ({key} is {was} there, {is_now} here)"
         raise FedcrfError(f"{said}: put run.toml back as it was, or {ANOTHER}")
 
@@ -363,16 +364,16 @@ class CellStore:
         return self._stale(cell, self.summary() or self._begun())
 
     def _stale(self, cell: CellSpec, made: CellSummary | Begun | None) -> str:
-        """Return the same; ``made`` says by which code, and is None where nothing does."""
+        """Return the same; ``made`` says by which code the cell was made, None if nothing does."""
         if made is None and not (self.path / ROUNDS).exists():
             return ""
         kept, device = ({}, "cpu") if made is None else (made.behaviour, made.provenance.device)
         return "; ".join(changes(cell, kept, device))
 
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
-        """Return the state to go on from, and the code behind it; stale rounds are removed.
+        """Return the state to go on from, and what says by which code; stale rounds are removed.
 
-        ``origin`` is what the next part is run with.
+        ``origin`` is the provenance of the rounds that follow.
         """
         made = self.summary() or self._begun()
         if self._stale(cell, made):
@@ -510,11 +511,14 @@ class Store:
     def read(self) -> RunSpec:
         """Return the description of the run in this folder."""
         if self.is_suite:
-            mend = f"take their lines out of {SCORES} to run them anew"
-            said = f" whose cells have kept no rounds: {mend}"
             if packed := self.packed_runs():
-                said = f": name a condition of it, such as {packed[0].path}"
-            raise FedcrfError(f"{self.path} holds a suite{said}")
+                raise FedcrfError(
+                    f"{self.path} holds a suite: name a condition of it, such as {packed[0].path}"
+                )
+            raise FedcrfError(
+                f"{self.path} holds a suite whose cells have kept no rounds: take their lines out "
+                f"of {SCORES} to run them anew"
+            )
         described = self._loose / DESCRIPTION
         if not described.exists():
             names = ", ".join(store.path.name for store in self.runs_below())
@@ -556,7 +560,8 @@ class Store:
         there = read_toml(self.path / DESCRIPTION).get("rules", {})
         for name, rule in spec.things["rules"].items():
             given = there.get(name, {})
-            gone = [key for key in given if key not in without_gone(given, type(rule))]
+            kept = without_gone(given, type(rule))
+            gone = [key for key in given if key not in kept]
             if gone:
                 raise FedcrfError(
                     f"results folder {self.path} is of an earlier version, with "
@@ -596,7 +601,8 @@ class Store:
     @cached_property
     def _loose(self) -> Path:
         """Where the run's files lie: here, or where they have been unpacked."""
-        archives = sorted(self.path.glob("seed-*.tar.xz"), key=lambda path: (len(path.name), path))
+        found = self.path.glob("seed-*.tar.xz")
+        archives = sorted(found, key=lambda path: (len(path.name), path))  # seed 2 before seed 10
         if not archives:
             return self.path
         _unpacked.append(TemporaryDirectory())
@@ -806,7 +812,10 @@ def unseeded(cell: CellSpec) -> dict[str, Any]:
 
 
 def name_of(description: Mapping[str, Any]) -> str:
-    """Return the name under which a suite keeps a description; a damaged one is known by it."""
+    """Return the name under which a suite keeps a description.
+
+    It is a digest, so that a description that was changed no longer has its name.
+    """
     text = json.dumps(description, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -844,10 +853,10 @@ def check_same_settings(earlier: RunSpec, spec: RunSpec, place: str) -> None:
 def _known(
     differing: Iterable[tuple[str, Any, Any]], spec: RunSpec | CellSpec
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the `differences` of a description and another one that are known to be some.
+    """Yield those of the `differences` of two descriptions that are certain.
 
-    A thing that is gone may have got or lost a setting. Nobody knows its default, so one that only
-    one of the two descriptions has says nothing.
+    Where the code of a thing is gone, nobody knows the defaults of its settings. So a setting that
+    only one of the two descriptions has may be no difference.
     """
     things = spec.things_described().items()
     gone = tuple(f"{name}." for name, thing in things if is_stand_in(thing))
