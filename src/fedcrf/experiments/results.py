@@ -135,8 +135,9 @@ def write_results(store: Store) -> list[Path]:
     run = read_results(store)
     results, details = run.tables()
     texts = results.files("results") | details.files("details")
-    paths, seed = write_tables(store.path, texts, run.table), f"seed {run.spec.seeds[0]}"
-    return paths + save_run_figures(store.path, run.records(), run.title, f"{run.title}, {seed}")
+    paths = write_tables(store.path, texts, run.table)
+    trust_title = f"{run.title}, seed {run.spec.seeds[0]}"
+    return paths + save_run_figures(store.path, run.records(), run.title, trust_title)
 
 
 def _cell_result(store: Store, cell: CellSpec) -> CellResult:
@@ -144,7 +145,8 @@ def _cell_result(store: Store, cell: CellSpec) -> CellResult:
         partition = store.partition(cell.seed)
     except FedcrfError as error:
         return CellResult.of(cell, damage=str(error))
-    return store.cell(cell).look(cell, (partition and partition.fingerprint) or None)
+    fingerprint = "" if partition is None else partition.fingerprint  # older ones do not say it
+    return store.cell(cell).look(cell, fingerprint or None)
 
 
 def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
@@ -219,13 +221,14 @@ def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[d
         }
         if summary is not None:
             row |= summary.model_dump(include=COLUMNS.keys() - {"method", "seed"})
-            row |= {"complete": True, "accuracy": summary.test_accuracy}
+            row["complete"] = True
+            row["accuracy"] = summary.test_accuracy
             row["commit"] = summary.provenance.commit
-        if summary is not None and each.records:
-            reported = reported_round(each.records)
-            row["curve"] = [record.validation.accuracy for record in each.records]
-            row["validation_accuracy"] = reported.validation.accuracy
-            row["everyone_accuracy"] = (reported.everyone or reported.test).accuracy
+            if each.records:
+                reported = reported_round(each.records)
+                row["curve"] = [record.validation.accuracy for record in each.records]
+                row["validation_accuracy"] = reported.validation.accuracy
+                row["everyone_accuracy"] = (reported.everyone or reported.test).accuracy
         yield {**row, **at}
 
 
