@@ -46,7 +46,7 @@ UNKNOWN = Metrics(loss=math.nan, accuracy=math.nan)
 """Where nothing was measured."""
 
 ROUNDING = 1e-6
-"""By so much a mean of accuracies in [0, 1] may lie outside."""
+"""A mean of accuracies in [0, 1] may lie outside by so much, as a mean of ones may be above 1."""
 
 MEND = "take it and the lines after it away to keep the rounds before, or record the run anew"
 """What can be done about a damaged record; the server did it once, and nothing does it again."""
@@ -103,7 +103,7 @@ class LaterEvaluation(Record):
 
 
 def _merged(before: Metrics | None, later: Metrics | None) -> Metrics | None:
-    """Return what was measured, where that was done again what is known of the later one."""
+    """Return what was measured; what was measured again replaces it, if it is finite."""
     if before is None or later is None:
         return later or before
     known = {name: value for name, value in later if math.isfinite(value)}
@@ -134,7 +134,7 @@ class RecordedRun:
         return run
 
     def describe(self, description: Description, started: datetime) -> None:
-        """Write what the run is, which began at that time."""
+        """Write what the run is, and that it began at that time."""
         begun = description.model_copy(update={"started": started.astimezone(UTC).isoformat()})
         with _writing(self.path):
             write_text(self.path / DESCRIPTION, begun.model_dump_json(indent=1) + "\n")
@@ -192,7 +192,7 @@ class RecordedRun:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Name the folder in which something cannot be written."""
+    """Turn an error of the disk into a `FedcrfError` that names the folder."""
     try:
         yield
     except OSError as error:
@@ -295,16 +295,16 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     """
     found = list(recorded_rows(runs))
     known = [math.isfinite(value) for row in found for value in row.get("curve", ())]
-    what = "accuracy" if any(known) or not known else "loss"
+    what, form = ("accuracy", ".3f") if any(known) or not known else ("loss", ".4g")
 
     def text(value: object) -> str:
         if not isinstance(value, float):
             return str(value)
-        form = ".3f" if what == "accuracy" else ".4g"
         return f"{value:{form}}" if math.isfinite(value) else NO_NUMBER
 
-    keys = ("run", "method", "rounds", "clients", f"last_{what}", f"validation_{what}")
-    rows = [tuple(text(row.get(key, math.nan)) for key in (*keys, "excluded")) for row in found]
+    measured = (f"last_{what}", f"validation_{what}")
+    keys = ("run", "method", "rounds", "clients", *measured, "excluded")
+    rows = [tuple(text(row.get(key, math.nan)) for key in keys) for row in found]
     header = ("run", "strategy", "rounds", "clients", what, "best", "excluded")
     title = "validation by the server, else by the clients"
     return Table(title, header, tuple(rows))
@@ -313,8 +313,8 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
 def evaluated(records: Rounds) -> list[RoundRecord]:
     """Return a run's rounds with what is shown as validation: the server's own, or the clients'.
 
-    The loss is the server's in all rounds if it measured one in any, else what the clients sent;
-    so is the accuracy. What lies outside [0, 1] is no accuracy.
+    If the server measured a loss in any round, the loss is the server's in all rounds; else it is
+    what the clients sent. The accuracy is chosen likewise. One outside [0, 1] counts as unknown.
     """
     shown = [_sound(record.validation) for record in records]
     own = [UNKNOWN if record.held_out is None else _sound(record.held_out) for record in records]
@@ -332,7 +332,7 @@ def evaluated(records: Rounds) -> list[RoundRecord]:
 
 
 def _sound(measured: Metrics) -> Metrics:
-    """Return the same without an accuracy that is none; a mean of ones may round to above 1."""
+    """Return the same, with NaN for an accuracy outside [0, 1]; means may be off by `ROUNDING`."""
     if -ROUNDING <= measured.accuracy <= 1 + ROUNDING:
         return measured
     return measured.model_copy(update={"accuracy": math.nan})
