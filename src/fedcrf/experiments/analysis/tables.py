@@ -45,8 +45,8 @@ BOOTSTRAP_SEED = 202_611
 class Estimate:
     """A mean over seeds, the sample standard deviation (n − 1), and the ends of its 95 % interval.
 
-    The deviation is NaN for one seed, and of a worst case; the interval for fewer than three seeds,
-    or if it was not asked for.
+    The deviation is NaN of one seed, and of a worst case. The ends are NaN of fewer than three
+    seeds, and where no interval was asked for.
     """
 
     mean: float
@@ -59,7 +59,8 @@ class Estimate:
 def by_axes(cells: pd.DataFrame, *axes: str) -> Mapping[Any, pd.DataFrame]:
     """Return the complete cells at each combination of some axes' values, by seed.
 
-    Of one axis the keys are its values, of several tuples of them; a table without rows for others.
+    The keys are the values of one axis, or tuples of the values of several. Any other key has a
+    table without rows.
     """
     complete = cells[cells["complete"]].set_index("seed").sort_index()
     groups = complete.groupby(axes[0] if len(axes) == 1 else list(axes), sort=False)
@@ -150,8 +151,8 @@ def mean_curve(
 ) -> tuple[list[int], NDArray[np.float64], NDArray[np.float64]]:
     """Return rounds, and mean and standard deviation over seeds in each; the latter NaN for one.
 
-    The rounds are those of the run that went on longest. Beyond its end a run keeps its reported
-    round's value.
+    The rounds are those of the run that went on longest. A run that ended earlier keeps the value
+    of its reported round.
     """
     longest = max(seeds, key=len)
     curves = np.array(
@@ -166,7 +167,7 @@ def mean_curve(
 
 
 def _student_quantile(n: int) -> float:
-    """Return how many standard errors an interval reaches to either side."""
+    """Return how many standard errors the interval of n seeds reaches to either side."""
     return float(stdtrit(n - 1, (1 + CONFIDENCE) / 2))
 
 
@@ -248,8 +249,8 @@ def write_tables(folder: Path, texts: Mapping[str, str], cells: pd.DataFrame) ->
     """Write files of a folder by name.
 
     Raises:
-        FedcrfError: The tables of one in Markdown show less than those there, and none of the cells
-            behind them is stale, so that less may be shown. Nothing is written.
+        FedcrfError: A page in Markdown would show less than the one that is there, and no cell is
+            stale, which would be why. Nothing is written.
     """
     for name, text in texts.items():
         path = folder / name
@@ -271,8 +272,8 @@ def write_tables(folder: Path, texts: Mapping[str, str], cells: pd.DataFrame) ->
 def _results_shown(page: str) -> int:
     """Return how many results a page shows.
 
-    That is the number of cells that it says it is of; else the number of its tables' entries with
-    decimals, and the sum of their columns of seeds.
+    That is the number of cells that it says it is made of. If it says none, it is the number of
+    entries with decimals in its tables, and the sum of their columns of seeds.
     """
     if said := re.search(r"^(\d+) of \d+ cells;", page, flags=re.MULTILINE):
         return int(said[1])
@@ -298,7 +299,10 @@ def tables_in(page: str) -> Iterator[Table]:
 
 
 def method_rows(cells: pd.DataFrame) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield each method with a complete cell: seeds, accuracy, paired difference to FedAvg."""
+    """Yield each method that has a complete cell, with its entries.
+
+    They are the number of its seeds, its accuracy and its paired difference to FedAvg.
+    """
     for method in dict.fromkeys(cells["method"]):
         accuracy = mean_accuracy(cells, method)
         if accuracy is not None:
@@ -310,14 +314,10 @@ def results_table(
     title: str, cells: pd.DataFrame, published: Mapping[str, Estimate], note: str = ""
 ) -> Table:
     """Return the methods of one run, and the paper's numbers where it has ``published`` some."""
-    rows = [
-        (
-            method_title(method),
-            *entries,
-            *([estimate_text(published.get(method))] if published else []),
-        )
-        for method, entries in method_rows(cells)
-    ]
+    rows = []
+    for method, entries in method_rows(cells):
+        paper = (estimate_text(published.get(method)),) if published else ()
+        rows.append((method_title(method), *entries, *paper))
     header = ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
     return Table(title, (*header, "paper") if published else header, tuple(rows), note)
 
@@ -336,8 +336,9 @@ DETAILS: Sequence[tuple[str, str, Callable[[Any], Any], str]] = (
 
 
 def details_table(cells: pd.DataFrame) -> Table:
-    """Return what stands behind a result; an attack's success rate where it has one."""
-    of_method, backdoor = by_axes(cells, "method"), cells["attack_success"].notna().any()
+    """Return what stands behind the results; the success of a backdoor if a cell has one."""
+    of_method = by_axes(cells, "method")
+    backdoor = cells["attack_success"].notna().any()
     shown = [each for each in DETAILS if backdoor or each[1] != "attack_success"]
 
     def text(method: str, column: str, over_seeds: Callable[[Any], Any], form: str) -> str:
