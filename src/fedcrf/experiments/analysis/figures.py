@@ -13,7 +13,6 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
-from matplotlib.ticker import FuncFormatter
 
 from fedcrf.experiments.analysis.tables import mean_curve
 from fedcrf.experiments.settings import method_title
@@ -78,9 +77,9 @@ def loss_figure(records: Records, title: str) -> Figure:
     if -np.inf < axis.dataLim.y1 <= 0.0:  # no logarithms: of a single class every loss is 0
         return figure
     axis.set_yscale("log")
-    for formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
+    for set_formatter in (axis.yaxis.set_major_formatter, axis.yaxis.set_minor_formatter):
         # Ticks are named at 1, 2, 3 and 5 times a power of ten: more would overlap.
-        formatter(FuncFormatter(lambda loss, _: f"{loss:g}" if f"{loss:e}"[0] in "1235" else ""))
+        set_formatter(lambda loss, _: f"{loss:g}" if f"{loss:e}"[0] in "1235" else "")
     return figure
 
 
@@ -155,7 +154,7 @@ def heat_map_figure(
     ``default`` names the row and column of the default, which is framed where the table has it.
     """
     grid = values.to_numpy(dtype=np.float64)
-    rows, columns = map(str, values.index), list(map(str, values.columns))
+    rows, columns = [*map(str, values.index)], [*map(str, values.columns)]
     size = (3 + 0.9 * grid.shape[1], 1.8 + (0.6 if len(grid) < 8 else 0.42) * grid.shape[0])
     figure = Figure(figsize=size, layout="constrained")
     axis = figure.subplots()
@@ -174,7 +173,7 @@ def heat_map_figure(
         title += "\n(framed: the default)"
     upright = max(map(len, columns)) > 8  # what a column has room for
     axis.set_xticks(range(grid.shape[1]), columns, rotation=90 if upright else 0)
-    axis.set_yticks(range(grid.shape[0]), list(rows))
+    axis.set_yticks(range(grid.shape[0]), rows)
     axis.set(xlabel=values.columns.name or "", ylabel=values.index.name or "", title=title)
     figure.colorbar(image, ax=axis)
     return figure
@@ -215,14 +214,17 @@ def _progress(
 
 
 def _ends(rounds: Rounds) -> tuple[float, float]:
-    """Return where a picture of so many records, as wide as they are apart, begins and ends."""
+    """Return the left and right end of a picture with a column for each record.
+
+    A column is as wide as the mean gap between the records' rounds, and is centred on its round.
+    """
     first, last = rounds[0].round, rounds[-1].round
     half = (last - first) / max(len(rounds) - 1, 1) / 2 or 0.5
     return first - half, last + half
 
 
 def _log_ratio(rounds: Rounds) -> pd.DataFrame:
-    """Return log2 of weight over FedAvg weight, clients by rounds; NaN for one with no weight."""
+    """Return log2 of weight over FedAvg weight, clients by rounds; NaN where either is 0."""
     with np.errstate(divide="ignore", invalid="ignore"):
         columns = [
             pd.Series(np.log2(np.divide(record.weight, record.base_weight)), record.clients)
