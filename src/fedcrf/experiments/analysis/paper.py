@@ -165,7 +165,8 @@ def column_table(cells: pd.DataFrame, column: Column) -> Table:
     rows, cells = [], of_column(cells, column)
     found = dict(method_rows(cells))
     for method in dict.fromkeys([*PAPER_METHODS, *found]):
-        paper, mean, within = PUBLISHED[column].get(method), mean_accuracy(cells, method), NO_NUMBER
+        paper, mean = PUBLISHED[column].get(method), mean_accuracy(cells, method)
+        within = NO_NUMBER
         if paper is not None and mean is not None:
             inside = abs(mean.mean - paper.mean) <= 2 * paper.sd
             within = f"{'within' if inside else 'outside'} ± {2 * paper.sd:.3f}"
@@ -231,10 +232,12 @@ def claims_table(title: str, cells: pd.DataFrame, *, iid: bool) -> Table:
         accuracy, best_round, loss = ((own[column], base[column]) for column in columns)
         if iid:
             claim, measured = f"{name}: nothing lost", f"Δ test accuracy above −{NEGLIGIBLE:g}"
-            rows.append(_above_zero(claim, measured, *accuracy, 1.0, "+.4f", margin=NEGLIGIBLE))
+            rows.append(
+                _above_zero(claim, measured, *accuracy, bound=1.0, form="+.4f", margin=NEGLIGIBLE)
+            )
             continue
         rows += [
-            _above_zero(f"{name}: higher accuracy", "Δ test accuracy", *accuracy, 1.0),
+            _above_zero(f"{name}: higher accuracy", "Δ test accuracy", *accuracy, bound=1.0),
             _speed(name, own["curve"], base["curve"]),
             _above_zero(f"{name}: keeps improving late", "Δ best round", *best_round, form="+.1f"),
             _above_zero(f"{name}: lower validation loss", "Δ lowest loss", *loss, sign=-1),
@@ -248,9 +251,9 @@ def _above_zero(
     measure: str,
     own: pd.Series,
     base: pd.Series,
+    *,
     bound: float = math.inf,
     form: str = "+.3f",
-    *,
     sign: int = 1,
     margin: float = 0.0,
 ) -> tuple[str, ...]:
@@ -296,7 +299,11 @@ def _speed(pair: str, ours: pd.Series, theirs: pd.Series) -> tuple[str, ...]:
 
 
 def _rounds_text(rounds: NDArray[np.float64], curves: pd.Series) -> str:
-    """Return the median, or what it exceeds where half of the runs may have needed more."""
+    """Return the median number of rounds, and how many of the runs reached their target.
+
+    A run that did not would need more rounds than it had. Where such a run is in the lower half,
+    the text says what the median exceeds.
+    """
     reached = np.isfinite(rounds)
     known = np.where(reached, rounds, [len(curve) for curve in curves])
     first_half = np.lexsort((~reached, known))[: len(rounds) // 2 + 1]
