@@ -85,8 +85,9 @@ class Place:
     ) -> tuple[str, Estimate, Estimate | None] | None:
         """Return the condition with a method's least mean accuracy, that mean, and the quiet one's.
 
-        All are over the seeds that are finished under each of these conditions, and under the quiet
-        one unless none of its seeds is; then it has no mean. None where they share no seed.
+        All are over the same seeds, those that are finished under each of these conditions and the
+        quiet one. If no seed of the quiet one is finished, the others' count and it has no mean.
+        None where the conditions share no seed.
         """
         quiet = self.suite.quiet
         every = [*conditions, *([] if self.by_condition[quiet, method].empty else [quiet])]
@@ -102,10 +103,11 @@ class Place:
 def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
     """Return a row a method: nobody wrong, and the worst case of the first group, by partition.
 
-    Both are over the same seeds. The first rows are the oracles', where the suite asks for them.
+    Both are over the same seeds. The first rows are the oracles', if every condition of the group
+    has an ideal.
     """
     title = f"{suite.title}: {suite.dataset}, {suite.numbers}"
-    groups, seeds = groups_of(suite), len(suite.seeds)
+    groups = groups_of(suite)
     if not groups:
         return Table(title, ("method",), ())
     group, names = next(iter(groups.items()))
@@ -118,7 +120,7 @@ def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
         if found is None:
             return f"{place.mean_text(suite.quiet, method)} / {NO_NUMBER}"
         _, least, unharmed = found
-        return f"{_text(unharmed)} / {_text(least, seeds, _with_interval)}"
+        return f"{_text(unharmed)} / {_text(least, len(suite.seeds), _with_interval)}"
 
     asked = [
         (_oracle_title(oracle), removed, oracle)
@@ -137,9 +139,9 @@ def overview_table(suite: Suite, cells: pd.DataFrame) -> Table:
 def summary_table(place: Place) -> Table:
     """Return a row a method: nobody wrong, what that costs, and the worst case of each group.
 
-    Where nobody is wrong it has beside the accuracy over those who are right under every condition
-    that over all clients, and the worst client's; older folders lack them. n is the number of seeds
-    where nobody is wrong; a worst case over others says over how many.
+    Three accuracies are shown where nobody is wrong: over the clients that are right under every
+    condition, over all clients, and the worst client's. Older folders lack the last two. n is the
+    number of seeds where nobody is wrong; a worst case over another number says over how many.
     """
     suite, groups = place.suite, groups_of(place.suite)
     quiet = suite.quiet
@@ -232,17 +234,19 @@ def _by_condition(
 ) -> Table:
     """Return a table with a row a condition, and columns of the oracles and some methods.
 
-    ``text`` returns an entry, of the row's condition, the one that is ideal for it where the column
-    is an oracle's (else the same), and the column's method. Without ``oracles`` there are rows only
-    of conditions with an entry.
+    ``text`` returns an entry. It is given the row's condition, the condition whose cells it is of,
+    and the column's method. The second is the ideal of the first in an oracle's column, else the
+    same. Without ``oracles`` the conditions that have no entry have no row.
     """
-    rows, asked = [], place.suite.oracles if oracles else ()
+    rows = []
+    asked = place.suite.oracles if oracles else ()
     for name in _tested(place.suite):
-        title, ideal = place.suite.conditions[name].title, place.suite.conditions[name].ideal
+        condition = place.suite.conditions[name]
+        ideal = condition.ideal
         removed = [NO_NUMBER if ideal is None else text(name, ideal, each) for each in asked]
         entries = [*removed, *(text(name, name, method) for method in methods)]
         if oracles or {*entries} - {NO_NUMBER}:
-            rows.append((title, *entries))
+            rows.append((condition.title, *entries))
     header = ("condition", *map(_oracle_title, asked), *map(method_title, methods))
     return Table(f"{place.about}: {what}", header, tuple(rows))
 
@@ -346,7 +350,8 @@ def write_suite(suite: Suite, cells: pd.DataFrame, folder: Path) -> list[Path]:
     overview = overview_table(suite, cells)
     if len(suite.partitions) > 1 and overview.rows:
         sections.append(overview.as_markdown())
-    texts, places = {}, [Place(suite, cells, partition) for partition in suite.partitions]
+    texts = {}
+    places = [Place(suite, cells, partition) for partition in suite.partitions]
     makers = (summary_table, accuracy_table, difference_table, success_table, separation_table)
     for place in places:
         tables = [table for make in makers if (table := make(place)).rows]
