@@ -68,12 +68,13 @@ SAID_ELSEWHERE = {
 
 @dataclass(frozen=True)
 class Axis:
-    """What varies in a study, and what each of its values says of a run.
+    """What varies in a study, and what each of its values stands for in a run file.
 
     Attributes:
         name: ``dataset``, ``partition``, ``condition``, or the key of a setting as in a run file,
             such as ``rules.crf.bandwidth``.
-        layers: Each value with the sections of a run file that it says; lists are tuples.
+        layers: Each value with the sections of a run file that it stands for. Values that are lists
+            in a run file are tuples.
     """
 
     name: str
@@ -87,7 +88,7 @@ class Axis:
 
     @property
     def is_setting(self) -> bool:
-        """Whether it is that of a setting, and its values are no names."""
+        """Whether a setting varies; if not, the values are names, such as those of conditions."""
         return "." in self.name
 
 
@@ -154,9 +155,9 @@ class Study:
             check_free(folder, tables, what)
 
     def default_values(self) -> tuple[Any, ...]:
-        """Return the values that the description has without the axes, axis by axis.
+        """Return the default on each axis: its value in the description without the axes.
 
-        They are None where it is no run without them.
+        All are None if the description is no run without them.
         """
         try:
             spec = self.resolve()
@@ -180,8 +181,8 @@ class Study:
     def _resolved(self, at: Mapping[str, Any], layers: Sequence[Options]) -> RunSpec:
         """Return the run of a combination.
 
-        The error of one that cannot be names the axis and value without which the others could be
-        run, unless it names the fault itself: a setting, or something all runs share.
+        If the combination cannot be run, but could be without its value on some axis, the error
+        names that axis and value. It does not where the value is a setting's: it names that anyway.
         """
         try:
             return self.resolve(*layers)
@@ -226,7 +227,7 @@ def _current_key(key: str) -> str:
 
 
 def short_number(value: float) -> str:
-    """Return a number in six digits, in all that it has where these are another one."""
+    """Return a number in six digits, or in all of its digits if six would change it."""
     short = f"{value:g}"
     return short if float(short) == value else repr(value)
 
@@ -239,7 +240,7 @@ def value_text(value: Any, number: Callable[[float], str] = short_number) -> str
 
 
 def short_keys(keys: Sequence[str]) -> list[str]:
-    """Return what settings are called beside each other: in short, unless two would be alike."""
+    """Return the last part of each key; the whole key where two of them have the same last part."""
     last = [key.rpartition(".")[2] for key in keys]
     return [part if last.count(part) == 1 else key for key, part in zip(keys, last, strict=True)]
 
@@ -258,9 +259,10 @@ class Condition:
 
 @dataclass(frozen=True)
 class Quick:
-    """What of a suite is run, where nothing else is chosen, in ten minutes on two cores.
+    """The small size of a suite, which takes ten minutes on two cores.
 
-    All is that of the suite where left out; conditions may be titles of their groups.
+    It is run where nothing else is chosen. What it leaves out is as in the suite. Conditions may be
+    given by the titles of their groups.
     """
 
     run: dict[str, Any] = field(default_factory=dict)  # over the suite's own
@@ -280,8 +282,8 @@ class Suite:
         conditions: By name; the first is the one in which nobody is wrong.
         groups: By title, conditions whose worst case is shown.
         last_rounds: The score is the mean test accuracy of so many rounds, the last ones.
-        attackers: How many clients attack under a condition that does not say it itself. Informed
-            rules expect as many where nobody attacks. So the tables show what being ready costs.
+        attackers: How many clients attack under a condition that does not say it itself. Where
+            nobody attacks, informed rules expect as many, so that the tables show what that costs.
         additional: Whether they come in addition to the clients that hold the data; see
             `Schedule`. Where nobody attacks there are none.
         quick: The suite at its small size; None if it has none.
@@ -356,13 +358,11 @@ class Suite:
     @cached_property
     def study(self) -> Study:
         """The base run of methods × seeds on the data set, and the partitions and conditions."""
-        return Study(
-            (*self.layers, {"methods": list(self.methods), "seeds": list(self.seeds)}),
-            (
-                Axis("partition", tuple((k, {"partition": v}) for k, v in self.partitions.items())),
-                Axis("condition", tuple((name, self.layer(name)) for name in self.conditions)),
-            ),
-        )
+        asked = {"methods": list(self.methods), "seeds": list(self.seeds)}
+        partitions = ((name, {"partition": said}) for name, said in self.partitions.items())
+        conditions = ((name, self.layer(name)) for name in self.conditions)
+        axes = Axis("partition", tuple(partitions)), Axis("condition", tuple(conditions))
+        return Study((*self.layers, asked), axes)
 
     def layer(self, condition: str) -> dict[str, Any]:
         """Return what a condition says of a run.
@@ -403,17 +403,18 @@ class Suite:
     ) -> Suite:
         """Return the suite with some of its parts, and with your methods, seeds and settings.
 
-        What is not chosen is that of the suite, or of its small size if ``quick``. Conditions are
-        given by name, or by the titles of their groups in any case. The quiet one stays, and so do
-        the ideals of those chosen. ``attackers`` is how many attack under every condition with an
-        attack, and how many rules expect.
+        What is not chosen is as in the suite, or as in its small size if ``quick``. Conditions are
+        given by name, or by the titles of their groups, in upper or lower case. The quiet condition
+        is always kept, and so are the ideals of those chosen. ``attackers`` is how many attack
+        under every condition with an attack, and how many the rules expect.
 
-        ``settings`` are layers for `resolve` that win over the suite's. They hold none of
-        `SAID_ELSEWHERE`, and nothing that a chosen part says itself or no method or condition uses.
+        ``settings`` are layers for `resolve` that win over the suite's. Three things are an error
+        in them: a key of `SAID_ELSEWHERE`, a setting that a chosen part says itself, and one that
+        no method or condition uses.
         """
-        if quick and self.quick is None:
+        small = self.quick if quick else Quick()  # which chooses nothing
+        if small is None:
             raise FedcrfError(f"suite {self.name} has no small size: leave --quick out")
-        small = (self.quick if quick else None) or Quick()
         suite = replace(
             self._of_parts(
                 small.partitions if partitions is None else partitions,
@@ -440,7 +441,7 @@ class Suite:
         suite = replace(
             suite,
             settings=(*self.settings, small.run, numbers, *settings),
-            attackers=_first(attackers, self.attackers),
+            attackers=self.attackers if attackers is None else attackers,
         )
         if settings:
             check_used(settings, [spec for _, spec in replace(suite, seeds=(0,)).study.points])
