@@ -189,7 +189,7 @@ class CellSpec(Setup):
         return described | self.sections()
 
     def things_described(self) -> dict[str, Any]:
-        """Return the same of a cell's sections."""
+        """Return what has the settings of a cell's sections, by their dotted names."""
         return {**super().things_described(), "rule": self.rule, "objective": self.objective}
 
 
@@ -285,7 +285,7 @@ class RunSpec(Setup):
         return {**self.describe(), "rules": rules}
 
     def things_described(self) -> dict[str, Any]:
-        """Return the same of a run's sections."""
+        """Return what has the settings of a run's sections, by their dotted names."""
         named = {
             f"{section}.{name}": thing
             for section, things in self.things.items()
@@ -301,7 +301,7 @@ def _changed(before: Rule, after: Rule) -> dict[str, Any]:
 
 
 def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
-    """Return the names of the things in use of a section by their short names."""
+    """Return by short name the full names of the things of a section that are in use."""
     found: dict[str, str] = {}
     for name in filter(None, names):
         short = short_name(name)
@@ -318,7 +318,7 @@ def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
 def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> Any:
     """Return a named thing with the settings that are given.
 
-    It is a stand-in where the thing is gone and a result is read.
+    If a stored result is read and the thing is gone, a stand-in is returned.
     """
     try:
         found = kind.find(name)
@@ -339,8 +339,10 @@ def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> 
     built: Any = build(found, given, where)
     if not reading and name not in kind.known:
         check_own(built, where)
-    # Nobody attacks a simulation's sketches, and its run file says what repeats it.
-    return replace(built, sketch_seed=0) if getattr(built, "sketch_seed", 0) is None else built
+    if getattr(built, "sketch_seed", 0) is None:
+        # Nobody attacks a simulation's sketches, and its run file says what repeats it.
+        return replace(built, sketch_seed=0)
+    return built
 
 
 def with_current_names(description: Options, *, notice: bool = True) -> dict[str, Any]:
@@ -453,7 +455,10 @@ def from_outside(layers: Iterable[Options]) -> dict[str, dict[str, str]]:
 def _take_short_names(
     layers: Sequence[dict[str, Any]], beside: Mapping[str, Mapping[str, str]]
 ) -> dict[str, dict[str, str]]:
-    """Rename things in layers to their short names, in place; return the full ones by section."""
+    """Rename things in layers to their short names, in place; return the full ones by section.
+
+    A short name may be that of a thing in ``beside``; then the full one is found there.
+    """
     full_names: dict[str, dict[str, str]] = {section: {} for section in KINDS}
     for layer in layers:
         for section, names in full_names.items():
@@ -462,9 +467,9 @@ def _take_short_names(
                 layer[section] = {short_name(name): each for name, each in options.items()}
     for section, outside in beside.items():
         names = full_names[section]
-        for short in names.keys() & outside.keys() - KINDS[section].known.keys():
-            if names[short] == short:
-                names[short] = outside[short]
+        for short, name in outside.items():
+            if names.get(short) == short and short not in KINDS[section].known:
+                names[short] = name
     return full_names
 
 
@@ -533,7 +538,9 @@ def cell_of(description: Options) -> CellSpec:
     Settings that are new since have their defaults; things that are gone have a stand-in.
     """
     try:
-        parts = ["rule", "objective", *({"server_optimizer"} & description.keys())]
+        parts = ["rule", "objective"]
+        if "server_optimizer" in description:
+            parts.append("server_optimizer")
         named = {part: description[part] for part in parts}
         whole = {
             **{key: description[key] for key in SHARED},
@@ -581,7 +588,7 @@ def _of_sites(dataset: str, given: Options, reading: bool) -> Mapping[str, Mappi
 
 
 def _said_of_each(given: Options, reading: bool) -> dict[str, Any]:
-    """Return a description whose [server] is said by each of its methods and optimizers."""
+    """Return a description without [server]: its methods and optimizers say the same one by one."""
     server = build(ServerSettings, given.get("server", {}), "server")
     names = convert(tuple[str, ...], given.get("methods", DEFAULT_METHODS), "methods")
     methods = [find_method(name, known=not reading) for name in names]
