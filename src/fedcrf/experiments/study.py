@@ -553,10 +553,10 @@ def _check(suite: Suite) -> None:
         for key, (place, _) in SAID_ELSEWHERE.items():
             if key in options:
                 raise FedcrfError(f"leave {section}.{key} out, and say {key} {place}")
-    for kind, given in (("partitions.iid", suite.partitions), ("datasets.digits", suite.datasets)):
-        if not given:
-            sections = kind.partition(".")[0]
-            raise FedcrfError(f"it has no {sections}: name one, such as [{kind}]")
+    if not suite.partitions:
+        raise FedcrfError("it has no partitions: name one, such as [partitions.iid]")
+    if not suite.datasets:
+        raise FedcrfError("it has no datasets: name one, such as [datasets.digits]")
     conditions = suite.conditions
     for each in (*suite.partitions, *conditions):
         if not FOLDER_NAME.fullmatch(each):
@@ -564,13 +564,14 @@ def _check(suite: Suite) -> None:
                 f"'{each}' is to name a folder: give at most 100 letters, digits, dots, dashes and "
                 "underscores, the first no dot"
             )
-    ideals = {name: each.ideal for name, each in conditions.items() if each.ideal is not None}
-    named = [(f"condition in group '{title}'", suite.groups[title]) for title in suite.groups]
-    named += [(f"ideal of condition '{name}'", (ideal,)) for name, ideal in ideals.items()]
-    for kind, names in named:
+    for title, names in suite.groups.items():
         for each in names:
             if each not in conditions:
-                raise unknown_name(kind, each, conditions)
+                raise unknown_name(f"condition in group '{title}'", each, conditions)
+    ideals = {name: each.ideal for name, each in conditions.items() if each.ideal is not None}
+    for name, ideal in ideals.items():
+        if ideal not in conditions:
+            raise unknown_name(f"ideal of condition '{name}'", ideal, conditions)
     if suite.quick is not None:
         suite._of_parts(suite.quick.partitions, suite.quick.conditions)
     titles = [each.title for each in conditions.values()]
