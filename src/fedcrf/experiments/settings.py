@@ -72,7 +72,7 @@ class RoundSettings(Settings):
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """What a run file says of all methods at once; `resolve` says it of each instead."""
+    """Section [server] of a run file, for all methods at once; `resolve` says it of each."""
 
     optimizer: str | None = None
     learning_rate: float | None = None
@@ -194,7 +194,7 @@ def wanted(error: ErrorDetails) -> str:
 
 
 def plain(settings: Any) -> dict[str, Any]:
-    """Return a settings dataclass as TOML and JSON know it, but for what is None or ignored."""
+    """Return a dataclass's settings as TOML and JSON have them, without what is None or ignored."""
     given = {each.name for each in dataclasses.fields(settings) if each.init}
     return {
         key: list(value) if isinstance(value, tuple) else value
@@ -204,7 +204,7 @@ def plain(settings: Any) -> dict[str, Any]:
 
 
 def ignored(settings: Any) -> frozenset[str]:
-    """Return the settings that mean nothing to a class of settings, or to one of it."""
+    """Return the names of the settings that a class of settings, or an instance, ignores."""
     named: frozenset[str] = getattr(settings, "ignores", frozenset())
     return named
 
@@ -221,7 +221,7 @@ def without_name(options: Options) -> dict[str, Any]:
 
 
 def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
-    """Read a run file, or ``what`` else errors call it."""
+    """Read a run file, or another file of TOML, which errors call ``what``."""
     try:
         return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except IsADirectoryError:
@@ -249,9 +249,10 @@ def merge(*layers: Options) -> dict[str, Any]:
 def setting(text: str) -> dict[str, Any]:
     """Return ``section.key=value`` as a nested dictionary; the value is read as TOML."""
     key, equals, value = text.partition("=")
-    for candidate in (value, f'"{value}"') if equals and key.strip() else ():
-        with suppress(tomllib.TOMLDecodeError):
-            return tomllib.loads(f"{key.strip()} = {candidate}")
+    if equals and key.strip():
+        for candidate in (value, f'"{value}"'):  # text may come without quotation marks
+            with suppress(tomllib.TOMLDecodeError):
+                return tomllib.loads(f"{key.strip()} = {candidate}")
     raise FedcrfError(f"--set {text}: write --set section.key=value")
 
 
@@ -273,7 +274,7 @@ def hashable(value: Any) -> Any:
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
-    """Return the sections that say the setting of a dotted key."""
+    """Return the sections of a run file that give one setting its value; ``key`` is dotted."""
     sections: Any = value
     for part in reversed(key.split(".")):
         sections = {part: sections}
@@ -281,7 +282,7 @@ def nested(key: str, value: Any) -> dict[str, Any]:
 
 
 def flat(section: Options, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield the settings of nested sections by dotted name, what is from outside in short."""
+    """Yield the settings of nested sections by dotted name, with short names of things outside."""
     for key, value in section.items():
         if isinstance(value, Mapping):
             yield from flat(value, f"{prefix}{short_name(key)}.")
@@ -346,7 +347,7 @@ METHODS: Mapping[str, Method] = {
 }
 
 GONE_METHODS = {"crf-windowed": "crf-robust"}
-"""What is today's by the name of a method that there is no more."""
+"""By the name of a method that there is no more, the method to give instead."""
 
 
 def find_method(name: str, *, known: bool = True) -> Method:
@@ -355,7 +356,7 @@ def find_method(name: str, *, known: bool = True) -> Method:
     It may be a rule of ByzFL such as ``byzfl-nnm-krum``, one from outside the package such as
     ``./mine.py:MyRule`` (`fedcrf.extensions`), or any ``RULE+OBJECTIVE`` such as
     ``uniform+proximal``; either may be followed by a server optimizer, as in ``crf-fedavg+adam``.
-    Unless it must be ``known`` it may be that of a stored result whose code is gone.
+    If it need not be ``known``, it may be the method of a stored result whose code is gone.
     """
     if name in METHODS:
         return METHODS[name]
