@@ -380,7 +380,7 @@ def _workplace(place: Said) -> Workplace:
 
 @contextmanager
 def _failing(failed: Failed) -> Iterator[None]:
-    """Write what there is, and then fail where cells did; that comes before what writing says."""
+    """Raise an error after the block if cells failed, in place of one that the block raises."""
     try:
         yield
     except FedcrfError:

@@ -213,8 +213,8 @@ def holdings_notices(partition: PartitionRecord) -> list[str]:
         (empty, "no examples and will not take part"),
         (small, f"fewer than {SMALL_CLIENT} examples"),
     ):
-        hold = "client {} holds" if len(clients) == 1 else "clients {} hold"
         if clients:
+            hold = "client {} holds" if len(clients) == 1 else "clients {} hold"
             lines.append(f"seed {partition.seed}: {hold.format(listed(clients))} {few}")
     return lines
 

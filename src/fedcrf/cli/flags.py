@@ -181,9 +181,10 @@ FolderFlag = Annotated[Path, where_option("Results folder.", "--output", "-o")]
 
 
 def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Return a command with the flags of each parameter that is annotated with some as options.
+    """Return a command for Typer, with an option for each flag of its parameters.
 
-    Such a parameter gets those that were given, in the shape of a run file.
+    A parameter that is annotated with a tuple of `Setting` stands for all of their flags. It gets
+    those that were given, in the shape of a run file.
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Sequence[Setting]] = {}
