@@ -116,7 +116,7 @@ def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | Non
     """Return the records in a file's lines before the first damaged one, and that one's damage.
 
     A line still being written is left out; a file that is not there has no records. ``kind`` is a
-    class of records, or a union of some; ``wanted`` is what a damaged line is not, and the mend.
+    class of records, or a union of some. ``wanted`` says what a damaged line is not, and the mend.
     """
     try:
         lines = whole_lines(path)
@@ -135,7 +135,10 @@ def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | Non
 
 
 def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
-    """Return what the JSON of a file holds; None where there is no file. ``wrong`` words damage."""
+    """Return what the JSON of a file holds; None where there is no file.
+
+    An error on a damaged file is its path and ``wrong``.
+    """
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -313,9 +316,9 @@ class CellStore:
         return read_record(CellSummary, self.path / SUMMARY, f"is not a cell's summary: {ANEW}")
 
     def look(self, cell: CellSpec, fingerprint: str | None) -> CellResult:
-        """Return how far the cell is; that its files are of something else is damage too.
+        """Return how far the cell is. Files of another cell, or of other data, are damage too.
 
-        ``fingerprint`` is that of the data, where it is known.
+        ``fingerprint`` is that of the data, None if it is not known.
         """
         records, damage = self.sound_records()
         try:
@@ -360,7 +363,7 @@ class CellStore:
         return read_record(Begun, self.path / BEGUN, wrong)
 
     def stale(self, cell: CellSpec) -> str:
-        """Return why today's code may come to another result than the cell's; else empty."""
+        """Return why today's code may come to another result than the cell's; empty if not."""
         return self._stale(cell, self.summary() or self._begun())
 
     def _stale(self, cell: CellSpec, made: CellSummary | Begun | None) -> str:
@@ -868,7 +871,8 @@ def _known(
 def _shared(described: Options, beside: Options) -> dict[str, Any]:
     """Return the part of a run's description that another run in the same folder must share.
 
-    That is all but methods and seeds; of rules and other named things, of those that both use.
+    Methods and seeds are no part of it, nor are settings of named things, such as rules, that only
+    one of the two runs uses.
     """
     return {
         section: {
@@ -903,9 +907,10 @@ def partition_record(
 def brief_line(record: RoundRecord) -> bytes:
     """Return a round's line with what pages and commands read of it, in few digits.
 
-    No page shows the clients' training losses, and of the test parts none but the accuracy, round
-    by round; a cell's times mean nothing where others ran beside it. What the cell came to is in
-    its summary, exactly.
+    Left out is what no page shows round by round: the clients' training losses, the metrics of the
+    held-out set and of everyone, and those of the test parts but for the accuracy. So are times,
+    which mean nothing where other cells ran beside. What the cell came to is in its summary,
+    exactly.
     """
     line = record.model_dump_json(exclude_none=True, exclude={"held_out", "everyone"})
 
