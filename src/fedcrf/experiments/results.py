@@ -163,9 +163,9 @@ def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
 def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     """Return what a folder holds: a run, runs in folders of their own, or a suite's cells.
 
-    Of several runs the settings in which they differ are columns, by their keys in a run file. Of
-    runs that another framework carried out there is a row a run. Of a ``study`` only its own runs
-    are looked at, as far as they were begun, and its axes are the columns.
+    If there are several runs, the settings in which they differ are columns, by their keys in a run
+    file. A run that another framework carried out has one row. If a ``study`` is given, its axes
+    are columns, and only its own runs are looked at, as far as they were begun.
     """
     if study is not None:
         rows = (
@@ -240,9 +240,9 @@ def score_table(
     """Return the finished cells of a suite's folder; complete are those that count.
 
     Settings that are new since a cell was run have their defaults. The index is the place among the
-    scores. Behind the columns of every table is ``other``, which says why a cell is not of
-    ``suite``, and the ``machine`` and ``commits`` that made it. Of a ``suite`` there are no stale
-    cells that were run again.
+    scores. Behind `COLUMNS` are ``other``, which says why a cell is not of ``suite``, and the
+    ``machine`` and ``commits`` that made it. If a ``suite`` is given, the stale cells that were run
+    again are left out.
     """
     cells: dict[str, CellSpec | FedcrfError] = {}
     rows = []
@@ -310,8 +310,8 @@ def keys_of(cells: pd.DataFrame) -> set[CellKey]:
 def held(complete: Suite, asked: Suite, store: Store) -> Suite:
     """Return the suite of all that is asked for, and of all that a folder holds beside it.
 
-    ``complete`` has all partitions and conditions, and says the order of them and of its methods.
-    Methods that are gone are left out.
+    ``complete`` has all partitions and conditions. Their order, and that of the methods, is its
+    own. Methods that are gone are left out.
     """
     scores, whole = store.scores(), asked.with_parts_of(complete)
     scored = [score for score in scores if score.condition not in whole.ideals]
