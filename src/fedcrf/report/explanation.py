@@ -22,7 +22,7 @@ from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.recorded import readable, recorded_runs
+from fedcrf.experiments.recorded import RecordedRun, readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Course, Store
 from fedcrf.report.effects import (
@@ -513,42 +513,53 @@ def _number(value: float, digits: int) -> str:
 def find_rounds(folder: Path, method: str | None, seed: int | None) -> Course:
     """Return what is to be explained of a run, or of runs that another framework carried out.
 
-    ``method`` names one, or such a run; else it is the first that infers weights, or the last begun
-    of such runs. ``seed`` is the first by default. Rounds before damage are shown, if any.
+    ``method`` names a method of the run, or one of those runs. By default it is the first method
+    that infers weights, or the last begun of those runs. ``seed`` is the first by default. Rounds
+    before damage are shown, if any.
     """
-    if runs := recorded_runs(folder):
-        unread: list[str] = []
-        if method is None:
-            sound, unread = readable(runs)
-            inferring = {each: run for each, run in sound.items() if _infers(run.course().rule)}
-            began = {each: run.description().started for each, run in (inferring or sound).items()}
-            method = max(began, key=lambda each: began[each] or "")  # the first of equal ones
-        elif method not in runs:
-            raise unknown_name("run", method, runs)
-        found = runs[method].course()
-        found = replace(found, title=f"{method}, {found.title}", unread=unread)
-    else:
-        store = Store(folder)
-        cell = find_cell(store.read(), method, seed)
-        place = store.cell(cell)
-        looked = place.look(cell, None)
-        if looked.damage or looked.stale:  # what there is is shown all the same
-            records, broken = place.sound_records()
-            looked = replace(looked, records=records, damage=looked.damage or broken)
-            with suppress(FedcrfError):
-                looked = replace(looked, summary=place.summary(), stale=place.stale(cell))
-        found = Course(
-            f"{looked.title}, seed {cell.seed}",
-            looked.records,
-            cell.rule,
-            cell.seed,
-            looked.summary,
-            looked.damage,
-            looked.stale,
-        )
+    runs = recorded_runs(folder)
+    found = _recorded_rounds(runs, method) if runs else _cell_rounds(Store(folder), method, seed)
     if found.damage and not found.records:
         raise FedcrfError(found.damage)
     return found
+
+
+def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Course:
+    """Return the run of this name; by default the last begun, of those that infer weights if any.
+
+    Only where none is named, others that cannot be read are in its ``unread``.
+    """
+    unread: list[str] = []
+    if name is None:
+        sound, unread = readable(runs)
+        inferring = {each: run for each, run in sound.items() if _infers(run.course().rule)}
+        began = {each: run.description().started for each, run in (inferring or sound).items()}
+        name = max(began, key=lambda each: began[each] or "")  # the first of equal ones
+    elif name not in runs:
+        raise unknown_name("run", name, runs)
+    course = runs[name].course()
+    return replace(course, title=f"{name}, {course.title}", unread=unread)
+
+
+def _cell_rounds(store: Store, method: str | None, seed: int | None) -> Course:
+    """Return the rounds of the cell that `find_cell` finds, also of a damaged or a stale one."""
+    cell = find_cell(store.read(), method, seed)
+    place = store.cell(cell)
+    looked = place.look(cell, None)
+    if looked.damage or looked.stale:  # what there is is shown all the same
+        records, broken = place.sound_records()
+        looked = replace(looked, records=records, damage=looked.damage or broken)
+        with suppress(FedcrfError):
+            looked = replace(looked, summary=place.summary(), stale=place.stale(cell))
+    return Course(
+        title=f"{looked.title}, seed {cell.seed}",
+        records=looked.records,
+        rule=cell.rule,
+        seed=cell.seed,
+        summary=looked.summary,
+        damage=looked.damage,
+        stale=looked.stale,
+    )
 
 
 def _infers(rule: object) -> bool:
