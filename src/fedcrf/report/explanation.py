@@ -582,28 +582,37 @@ def find_cell(spec: RunSpec, method: str | None, seed: int | None) -> CellSpec:
 
 
 def find_round(found: Course, number: int | None, client: Client | None = None) -> RoundRecord:
-    """Return the record of a round; by default the last, in which the client took part."""
+    """Return the record of a round.
+
+    By default it is the last one in which the client took part, or the last of all.
+    """
     records, title = found.records, found.title
     if not records:
         raise FedcrfError(f"{title} has no rounds yet")
+    if number is None:
+        for record in reversed(records):
+            there = _ids_in(record)
+            if client is None or whole_name(client, there) in there:
+                return record
+        return records[-1]
     for record in reversed(records):
-        there = [str(each) for each in (*record.clients, *(record.nodes or ()))]
         if record.round == number:
             return record
-        if number is None and (client is None or whole_name(client, there) in there):
-            return record
-        if number is not None and record.first <= number < record.round:
+        if record.first <= number < record.round:
             raise FedcrfError(
                 f"{title} keeps of round {number} only its part of the totals of rounds "
                 f"{record.first} to {record.round}: choose round {record.round}, or run with "
                 "rounds.evaluate_every = 1"
             )
-    if number is None:
-        return records[-1]
     raise FedcrfError(
         f"{title} has no round {number}: choose from {records[0].round} to {records[-1].round}"
         + (f" ({found.damage})" if found.damage else "")
     )
+
+
+def _ids_in(record: RoundRecord) -> set[str]:
+    """Return the ids of a round's clients and, of another framework's round, of their nodes."""
+    return {str(each) for each in (*record.clients, *(record.nodes or ()))}
 
 
 def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> ClientCauses:
@@ -618,7 +627,7 @@ def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> 
 
 def why_excluded(record: RoundRecord, client: Client) -> ExcludedNode | None:
     """Return why a node of this id, in any type, has no part in a round; None where it has one."""
-    there = {str(each) for each in (*record.clients, *(record.nodes or ()))}
+    there = _ids_in(record)
     out = {str(each.node): each for each in record.excluded_nodes or ()}
     name = whole_name(client, {*there, *out})
     return None if name in there else out.get(name)
