@@ -117,19 +117,15 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
     values = _of_the_paper(reasons, rule) if scored else {EXPECTED: reasons.trust, **reasons.causes}
     usable = [client not in record.excluded for client in record.clients]
     factors = {} if scored or reasons.fell_back else _factors(values, rule)
-    medians, factor_medians = (
-        {name: _median(np.asarray(each)[usable]) for name, each in lists.items()}
-        for lists in (values, factors)
-    )
+    medians = _medians(values, usable)
     named = [
         _named(i, values, medians, factors) if usable[i] else [] for i in range(len(record.clients))
     ]
-    if isinstance(rule, RobustCRF) and rule.counts == "claimed":
-        shares = record.base_weight
-        most = [each for each, share in zip(named, shares, strict=True) if share == max(shares)]
-        if len(most) == 1 and OPPOSITION in most[0]:
-            most[0].append(LARGEST)
     if isinstance(rule, RobustCRF):
+        shares, greatest = record.base_weight, max(record.base_weight)
+        most = [each for each, share in zip(named, shares, strict=True) if share == greatest]
+        if rule.counts == "claimed" and len(most) == 1 and OPPOSITION in most[0]:
+            most[0].append(LARGEST)
         for i, each in enumerate(named):
             distrusted = _kind(record, i, judged=not reasons.fell_back) == "distrusted"
             if distrusted and _trains(i, values, each):
@@ -138,7 +134,7 @@ def effects_of(record: RoundRecord, rule: object) -> Effects:
         values=values,
         medians=medians,
         factors=factors,
-        factor_medians=factor_medians,
+        factor_medians=_medians(factors, usable),
         named=named,
         scored=scored,
         affinities=reasons.affinities,
@@ -198,10 +194,7 @@ def _of_the_field(
     """Return the factors of what is remembered and of this round's evidence."""
     new = np.full(len(expected_label), np.nan)
     length = np.fmax(seen.get(WINDOW, new), 1.0)
-    prior, unknown = (
-        np.maximum(rule.prior_label(each, length), TINY)
-        for each in (seen.get(REMEMBERED, new), np.array(np.nan))
-    )
+    prior = np.maximum(rule.prior_label(seen.get(REMEMBERED, new), length), TINY)
     energies = {
         part.cause: part.slope * seen[part.evidence]
         for part in rule.field.linear_parts
@@ -213,7 +206,7 @@ def _of_the_field(
         cause: left ** (energy / np.where(total > 0, total, 1.0))
         for cause, energy in energies.items()
     }
-    return {REMEMBERED: prior / unknown, **factors}
+    return {REMEMBERED: prior / max(rule.unknown_label, TINY), **factors}
 
 
 def _named(
@@ -244,9 +237,14 @@ def _trains(i: int, values: Mapping[str, Sequence[float]], named: Sequence[str])
     return response < 0.0 and not any(missing)
 
 
-def _median(values: Vector) -> float:
-    known = values[~np.isnan(values)]
-    return float(f"{np.median(known):.6g}") if len(known) else math.nan
+def _medians(values: Mapping[str, Sequence[float]], usable: Sequence[bool]) -> dict[str, float]:
+    """Return by cause the median of the known values of usable clients; NaN where there is none."""
+    medians = {}
+    for name, each in values.items():
+        seen = np.asarray(each)[usable]
+        known = seen[~np.isnan(seen)]
+        medians[name] = float(f"{np.median(known):.6g}") if len(known) else math.nan
+    return medians
 
 
 DISTRUSTED, DOUBTED = 0.25, 0.75
