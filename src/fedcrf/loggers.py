@@ -74,10 +74,14 @@ def round_values(record: RoundRecord) -> dict[str, float]:
         "test/attack_success": record.attack_success,
     }
     if len(record.clients) <= LARGEST_AFFINITY:
-        reasons = record.reasons or Reasons()  # a field past the paper's infers no reliability
-        by_client = {"weight": record.weight, "trust": reasons.trust}
-        for name, numbers in {**by_client, "reliability": reasons.reliability}.items():
-            if numbers:
+        reasons = record.reasons or Reasons()
+        by_client = {
+            "weight": record.weight,
+            "trust": reasons.trust,
+            "reliability": reasons.reliability,
+        }
+        for name, numbers in by_client.items():
+            if numbers:  # a field past the paper's infers no reliability
                 named = zip(record.clients, numbers, strict=True)
                 values |= {f"{name}/client_{client}": number for client, number in named}
     return _finite(values)
@@ -90,8 +94,12 @@ def result_values(summary: CellSummary) -> dict[str, float]:
 
 
 def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
-    known = {name: float(each) for name, each in values.items() if each is not None}
-    return {name: each for name, each in known.items() if math.isfinite(each)}
+    """Return the values that are known and finite."""
+    return {
+        name: float(each)
+        for name, each in values.items()
+        if each is not None and math.isfinite(each)
+    }
 
 
 class TensorBoardLogger:
