@@ -110,7 +110,7 @@ class Backdoor(DataAttack):
 
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         """Raise a `FedcrfError` if the target is none of the classes."""
-        check_class("target", self.target, num_classes)
+        check_label("target", self.target, num_classes)
 
     def backdoored(self, images: Images, labels: Labels) -> tuple[Images, NDArray[np.bool_]]:
         """Return test images as the success of the backdoor is measured on them.
@@ -130,7 +130,7 @@ class Backdoor(DataAttack):
         return scene.own if self.boost == 1.0 else scene.reports(self.boost * scene.own_updates)
 
 
-def check_class(name: str, label: int, num_classes: int) -> None:
+def check_label(name: str, label: int, num_classes: int) -> None:
     """Raise a `FedcrfError` if a label is none of so many classes."""
     if label >= num_classes:
         raise FedcrfError(
@@ -302,7 +302,7 @@ class EdgeCase(Backdoor):
     def check_data(self, image_shape: tuple[int, int, int], num_classes: int) -> None:
         """Raise a `FedcrfError` if the target or the source is none of the classes."""
         super().check_data(image_shape, num_classes)
-        check_class("source", self.source, num_classes)
+        check_label("source", self.source, num_classes)
 
     def backdoored(self, images: Images, labels: Labels) -> tuple[Images, NDArray[np.bool_]]:
         """Return the test images as they are; the rarest of the source class count."""
