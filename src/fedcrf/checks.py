@@ -46,10 +46,10 @@ class _NamedSettings(ABCMeta):
         if not named.keys() <= known:
             renamed: Mapping[str, str] = cls.renamed  # type: ignore[attr-defined]
             named = current_names(named, renamed, cls.__name__)
-            check_not_gone([name for name in named if name not in known], cls, f"{cls.__name__}.")
-            for name in named:
-                if name not in known:
-                    raise KeywordError(unknown_name(f"setting of {cls.__name__}", name, known))
+            unknown = [name for name in named if name not in known]
+            check_not_gone(unknown, cls, f"{cls.__name__}.")
+            if unknown:
+                raise KeywordError(unknown_name(f"setting of {cls.__name__}", unknown[0], known))
         try:
             settings: T = super().__call__(*given, **named)  # type: ignore[misc]
         except FedcrfError:
@@ -260,8 +260,11 @@ def checked_number(name: str, value: Any, bounds: str = "") -> float:
 
 def check_number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> None:
     """Raise a `FedcrfError` unless ``value`` is a finite number between the two."""
-    bounds = "" if math.isinf(least) else f" of {least:g} or more"
-    bounds = bounds if math.isinf(most) else f" from {least:g} to {most:g}"
+    bounds = ""
+    if not math.isinf(most):
+        bounds = f" from {least:g} to {most:g}"
+    elif not math.isinf(least):
+        bounds = f" of {least:g} or more"
     if not isinstance(value, numbers.Real):  # a Decimal or a tensor would fail where it is used
         raise FedcrfError(f"{name} {value!r}: give a number{bounds}")
     if not least <= value <= most:  # type: ignore[operator]  # real numbers compare
