@@ -16,10 +16,10 @@ from fedcrf.experiments.analysis.tables import (
 )
 from fedcrf.experiments.results import RunResults
 from fedcrf.experiments.store import Course
-from fedcrf.objectives import ACCURACY
+from fedcrf.objectives import ACCURACY, LOSS
 from fedcrf.report.effects import Verdict, effects_of, verdicts_of
 from fedcrf.report.explanation import find_cell, since_when
-from fedcrf.simulation.records import Client, Rounds, in_order
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order
 
 LASTING = 3
 """Clients are named that were distrusted over so many rounds up to their last one, or in all of a
@@ -104,21 +104,21 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
     last = run.records[-1]
     rounds = "one round" if last.round == 1 else f"{last.round} rounds"
     tiles, said = [], [f"{title} has done {rounds}"]
-    beside = next((each for each in fedavg if each.round == last.round), None)
-    results = (
-        (of, what, getattr(getattr(last, of), what))
-        for of in ("test", "validation")
-        for what in (ACCURACY, "loss")
-    )
-    of, what, value = next((each for each in results if math.isfinite(each[2])), ("", "", None))
-    form = ".3f" if what == ACCURACY else ".4g"
-    fedavgs = None if beside is None or value is None else getattr(getattr(beside, of), what)
-    if value is not None:
+    beside_fedavg: Tile | None = None
+    if (measured := _first_measured(last)) is not None:
+        of, what = measured
+        value = getattr(getattr(last, of), what)
+        form = ".3f" if what == ACCURACY else ".4g"
         about = [f"{title}, in round {last.round}"]
         others = (last.metrics or {}).get(of, {})
         about += [f"{other} {number:.4g}" for other, number in others.items()]
-        if fedavgs is not None:
+        same_round = next((each for each in fedavg if each.round == last.round), None)
+        if same_round is not None:
+            fedavgs = getattr(getattr(same_round, of), what)
             about.append(f"FedAvg {fedavgs:{form}}")
+            more = value - fedavgs
+            text = f"{100 * more:+.1f} points" if what == ACCURACY else f"{more:+.4g}"
+            beside_fedavg = Tile("Beside FedAvg", text, f"of {of} {what}; one seed")
         tiles.append(Tile(f"{of.capitalize()} {what}", f"{value:{form}}", "; ".join(about)))
         said[0] += f", the last with a {of} {what} of {value:{form}}"
     distrusted = distrusted_clients(run)
@@ -126,12 +126,18 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
         tile, who = distrusted
         tiles.append(tile)
         said.append(f"it distrusts {who}")
-    if value is not None and fedavgs is not None:
-        difference = value - fedavgs
-        in_points = what == ACCURACY
-        text = f"{100 * difference:+.1f} points" if in_points else f"{difference:+.4g}"
-        tiles.append(Tile("Beside FedAvg", text, f"of {of} {what}; one seed"))
+    if beside_fedavg is not None:
+        tiles.append(beside_fedavg)
     return Headline(f"{'; '.join(said)}.", tiles)
+
+
+def _first_measured(record: RoundRecord) -> tuple[str, str] | None:
+    """Return on which part of the examples a round measured something first, and what."""
+    for of in ("test", "validation"):
+        for what in (ACCURACY, LOSS):
+            if math.isfinite(getattr(getattr(record, of), what)):
+                return of, what
+    return None
 
 
 def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
