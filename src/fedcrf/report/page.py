@@ -164,10 +164,10 @@ def read_report(folders: Sequence[Path]) -> Report:
     compared: list[tuple[str, RunResults]] = []
     room = _Room(MOST_NUMBERS)
     found = _find(folders)
+    recorded = [run for _, run in found if isinstance(run, RecordedRun)]
     for name, store in found:
         try:
             if isinstance(store, RecordedRun):
-                recorded = [run for _, run in found if isinstance(run, RecordedRun)]
                 runs.append(_recorded_content(name, store, room, _fedavg_of(store, recorded)))
             else:
                 run = read_results(store)
@@ -199,6 +199,7 @@ class _Room:
     left: int
 
     def take(self, records: Rounds) -> bool:
+        """Take a cell's rounds, and return whether there was room for them."""
         needed = 0
         for record in records:
             m, reasons = len(record.clients), record.reasons
@@ -251,8 +252,9 @@ def _fedavg_of(run: RecordedRun, others: Iterable[RecordedRun]) -> Rounds:
 
 def _recorded_content(name: str, run: RecordedRun, room: _Room, fedavg: Rounds) -> RunContent:
     """Return what is shown of a run that another framework carried out, beside FedAvg's rounds."""
-    description, made = run.description(), run.description().provenance
-    course = replace(run.course(), records=evaluated(run.course().records))
+    description, course = run.description(), run.course()
+    made = description.provenance
+    course = replace(course, records=evaluated(course.records))
     notices = [] if course.notice is None else [course.notice]
     return RunContent(
         name=name,
@@ -353,7 +355,10 @@ def _drawn(
     room: _Room,
     notices: list[str],
 ) -> dict[str, Any]:
-    """Return what was measured, and who was trusted in the cells that the page has room for."""
+    """Return what was measured, and who was trusted in the cells that the page has room for.
+
+    The others are named in a line that ``notices`` gets.
+    """
     begun = [each for each in courses if each.records]
     shown = [each for each in begun if room.take(each.records)]
     if len(shown) < len(begun):
@@ -417,7 +422,6 @@ def _round_trust(
         if effects.affinities is not None:
             seen["affinities"] = [brief(row, digits=2) for row in effects.affinities]
     kept = {"round", "clients", "weight", "base_weight", "excluded"}
-    told = zip(clients, verdicts, strict=True)
     return {
         **record.model_dump(include=kept),
         "examples": record.num_examples,
@@ -428,7 +432,7 @@ def _round_trust(
         "columns": columns_of(clients),
         "said": [
             [verdict_line(each, verdict, record.round), *weight_lines(each)]
-            for each, verdict in told
+            for each, verdict in zip(clients, verdicts, strict=True)
         ],
         "exclusions": exclusion_lines(record),
     }
@@ -462,19 +466,15 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    drawn = TypeAdapter(dict[str, Any]).dump_json(report.drawn)  # NaN becomes null
     return environment.get_template("report.html").render(
         report=report,
         version=__version__,
-        data=_as_text(gzip.compress(_json(report.drawn), mtime=0)),
+        data=_as_text(gzip.compress(drawn, mtime=0)),
         style=Markup(_asset("report.css").decode()),
         program=Markup("\n".join(_asset(f"{name}.js").decode() for name in PROGRAM)),
         plotly=_as_text(_asset("plotly-cartesian.min.js.gz")),
     )
-
-
-def _json(drawn: dict[str, Any]) -> bytes:
-    """Return what a page draws as JSON, where NaN becomes null."""
-    return TypeAdapter(dict[str, Any]).dump_json(drawn)
 
 
 def _as_text(content: bytes) -> str:
