@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import math
 import re
+import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +26,7 @@ from fedcrf.experiments.recorded import (
 from fedcrf.experiments.settings import differences
 from fedcrf.experiments.store import check_folder
 from fedcrf.integrations.decision import Decision
-from fedcrf.integrations.replies import Node, ShownNumbers, mean_of
+from fedcrf.integrations.replies import MOST_PARTITIONS, Node, mean_of
 from fedcrf.rules import Rule
 from fedcrf.simulation.records import (
     ClientMetrics,
@@ -38,6 +40,34 @@ from fedcrf.simulation.records import (
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where an object lies in memory, in its description: another place in every process."""
+
+
+class ShownNumbers:
+    """The number of each client in a run's records, small and the same in every round.
+
+    It is the client's partition, if that is free. Others get the next numbers above all that are
+    taken; numbers above 1000 and above ten times the median do not count.
+    """
+
+    def __init__(self, numbers: Mapping[int, int], taken: Iterable[int] = ()) -> None:
+        """Know the numbers of some clients, and ``taken`` ones, which no other client gets."""
+        self._numbers = dict(numbers)
+        self._taken = {*numbers.values(), *taken}
+
+    def of(self, clients: Iterable[int]) -> list[int]:
+        """Return the numbers of a round's clients; those with a free partition come first."""
+        clients = list(clients)
+        new = {*clients} - self._numbers.keys()
+        free = {client for client in new if client < MOST_PARTITIONS} - self._taken
+        self._numbers.update(zip(free, free, strict=True))
+        self._taken |= free
+        most = 10 * max(100, statistics.median_low([0, *self._taken]))
+        largest = max((number for number in self._taken if number <= most), default=-1)
+        further = (number for number in count(largest + 1) if number not in self._taken)
+        for client, number in zip(sorted(new - free), further, strict=False):
+            self._numbers[client] = number
+            self._taken.add(number)
+        return [self._numbers[client] for client in clients]
 
 
 class Recorder:
@@ -127,8 +157,8 @@ class Recorder:
     def trained(self, decision: Decision, losses: Sequence[float]) -> None:
         """Write a round's training, with each reply's loss, NaN without one."""
         assert self._run is not None
-        now = time.perf_counter()
-        current, unknown = decision.round, {"loss": math.nan, "accuracy": math.nan}
+        now, current = time.perf_counter(), decision.round
+        unknown = {"loss": math.nan, "accuracy": math.nan}  # it is evaluated later, if at all
         # Sites are clients of these names; ids, which may be new in every run, stand beside them.
         nodes = [reply.node for reply in decision.replies]
         named = any(isinstance(node, str) for node in nodes)

@@ -10,7 +10,6 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from itertools import count
 from numbers import Real
 from typing import Any, Protocol, TypeVar
 
@@ -40,7 +39,7 @@ Metrics = Mapping[str, Any]
 """What a client measured: by name numbers, or lists of numbers."""
 
 Names = str | Sequence[str]
-"""A metric's name, or several: that counts which most replies have, the first of equals."""
+"""A metric's name, or several: then the one counts that most replies have; of equals, the first."""
 
 
 @dataclass(frozen=True)
@@ -405,34 +404,6 @@ def client_reports(
     return sorted(reports, key=lambda report: report.client)
 
 
-class ShownNumbers:
-    """The number of each client in a run's records, small and the same in every round.
-
-    It is the client's partition, if that is free. Others get the next numbers above all that are
-    taken; numbers above 1000 and above ten times the median do not count.
-    """
-
-    def __init__(self, numbers: Mapping[int, int], taken: Iterable[int] = ()) -> None:
-        """Know the numbers of some clients, and ``taken`` ones, which no other client gets."""
-        self._numbers = dict(numbers)
-        self._taken = {*numbers.values(), *taken}
-
-    def of(self, clients: Iterable[int]) -> list[int]:
-        """Return the numbers of a round's clients; those with a free partition come first."""
-        clients = list(clients)
-        new = {*clients} - self._numbers.keys()
-        free = {client for client in new if client < MOST_PARTITIONS} - self._taken
-        self._numbers.update(zip(free, free, strict=True))
-        self._taken |= free
-        most = 10 * max(100, statistics.median_low([0, *self._taken]))
-        largest = max((number for number in self._taken if number <= most), default=-1)
-        further = (number for number in count(largest + 1) if number not in self._taken)
-        for client, number in zip(sorted(new - free), further, strict=False):
-            self._numbers[client] = number
-            self._taken.add(number)
-        return [self._numbers[client] for client in clients]
-
-
 def average_metrics(
     records: Sequence[Metrics], weights: Sequence[float], without: Collection[str] = ()
 ) -> dict[str, Any]:
@@ -482,8 +453,8 @@ def capped(counts: Sequence[float]) -> list[float]:
 def numbers(records: Sequence[Metrics], names: Names) -> list[float]:
     """Return a metric of some replies; NaN where it is missing or a list.
 
-    Of several names that one counts which most replies give as a finite number, the first of
-    equals: numbers under different names must not be compared.
+    Of several names the one counts under which most replies give a finite number; of equals, the
+    first. Numbers under different names must not be compared.
     """
     columns = [
         [_as_float(record.get(name)) for record in records]

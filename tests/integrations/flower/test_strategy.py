@@ -29,10 +29,10 @@ from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.flower import CRFAvg, MetricNames, RuleStrategy
 from fedcrf.integrations.flower.messages import flower_replies
+from fedcrf.integrations.recording import ShownNumbers
 from fedcrf.integrations.replies import (
     MOST_PARTITIONS,
     Identities,
-    ShownNumbers,
     client_reports,
     train_replies,
 )
