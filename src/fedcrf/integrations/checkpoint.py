@@ -116,9 +116,7 @@ def _written(path: Path) -> Iterator[IO[bytes]]:
         raise FedcrfError(f"checkpoint {path}: {error.strerror or error}") from None
 
 
-def checked_memory(
-    rule: Rule, memory: Memory | None, *, names: bool = False, mend: str = MEND
-) -> Memory:
+def checked_memory(rule: Rule, memory: Memory | None, *, names: bool, mend: str = MEND) -> Memory:
     """Return the memory that a strategy handed out; that of no rounds where there is none.
 
     ``names`` says whether the ids of nodes are names instead of numbers; errors end with ``mend``.

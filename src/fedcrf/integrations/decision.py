@@ -26,8 +26,9 @@ class TrainingRound:
     """A round in progress, numbered from 1 on.
 
     ``sent`` is the global model as the framework has it, ``state`` the same as arrays. ``asked``
-    are the nodes that it was sent to. It was sent when it ``started``; all replies had ``arrived``
-    later, by `time.perf_counter` in seconds; NaN before.
+    are the nodes that it was sent to. The round ``started`` when it was sent, and its replies had
+    ``arrived`` when they were decided on; both are `time.perf_counter` in seconds, the second NaN
+    until then.
     """
 
     number: int

@@ -61,7 +61,7 @@ class JobServer(RuleServer):
     Args:
         job: What the job's file says.
         folder: The job's run folder, where relative paths begin.
-        framework: As for `RuleServer`, like all further ones.
+        framework: As for `RuleServer`, and so are the arguments after it.
     """
 
     _contents: dict[str, Any] | None  # of the sites in this round; None between two rounds

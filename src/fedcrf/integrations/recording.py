@@ -74,7 +74,7 @@ class Recorder:
     """Writes the rounds of a strategy's runs, a folder for each run."""
 
     def __init__(self, parent: Path, framework: str, strategy: str, rule: Rule) -> None:
-        """Set the folder that gets one for each run; nothing is written yet.
+        """Set the folder in which each run gets a folder of its own; nothing is written yet.
 
         ``framework`` is the name and version of what carries out the runs, ``strategy`` its
         adapter's.

@@ -69,11 +69,12 @@ class RuleServer:
         framework: Name and version of what carries the messages, for the records.
         strategy: Name of the adapter, for the records.
         log: Gets what becomes of replies.
-        record_to: A folder that gets one for the records of each run.
+        record_to: A folder in which the records of each run get a folder of their own.
         checkpoint_to: A file that is written after every round.
         memory: `memory` of the server of an earlier run, to continue from; by default none.
         named_nodes: Whether the ids of nodes are names instead of numbers.
-        read: Reads the framework's global model as arrays by name; by default it is that.
+        read: Returns the framework's global model as arrays by name; by default it is a mapping of
+            them already.
 
     Raises:
         FedcrfError: Records cannot be written there, no metric is named for the rule's evidence, or
@@ -250,7 +251,7 @@ class RuleServer:
     def ask_also(self, nodes: Iterable[Node]) -> None:
         """Add nodes to those that the round's model is sent to; a node may be there already."""
         assert self._round is not None
-        self._round = replace(self._round, asked=(*{*self._round.asked, *nodes},))
+        self._round = replace(self._round, asked=tuple({*self._round.asked, *nodes}))
 
     def is_in(self, number: int) -> bool:
         """Tell whether a round has begun, and no later one."""
@@ -347,7 +348,7 @@ class RuleServer:
     def _begin(self) -> None:
         """Begin a run with the memory of an earlier one, and nothing else."""
         memory = self._origin.memory
-        nodes, clients = (memory[name].tolist() for name in (NODES, CLIENTS))
+        nodes, clients = memory[NODES].tolist(), memory[CLIENTS].tolist()
         self._identities = Identities(dict(zip(nodes, clients, strict=True)))
         self._memory = named(RULE, memory) or self.rule.begin()
         self._signs = int(memory[SIGNS][0]) if SIGNS in memory else self.secret_seed

@@ -50,8 +50,8 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         settings: Its settings by name; by default its own.
         weighted_by: Name of each site's count of examples, in its ``FLModel.meta`` or ``metrics``.
             ``NUM_STEPS_CURRENT_ROUND``, which NVFlare weighs by, counts steps.
-        record_to: A folder that gets one for the job's records; None for none. A relative path
-            begins at the job's run folder on the server.
+        record_to: A folder in which the job's records get a folder of their own; None for none. A
+            relative path begins at the job's run folder on the server.
         checkpoint_to: A file with the memory, written after every round; None for none. If it is
             there when the job begins, the job continues from its memory. A relative path begins at
             the job's run folder: an absolute one is found by a job that is submitted again.
