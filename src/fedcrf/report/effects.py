@@ -40,8 +40,8 @@ REMEMBERED = "remembered"
 """The cause that earlier rounds are."""
 
 OPPOSITION, LARGEST = "opposition", "largest"
-"""The second stands behind the first for the client that claims the most examples: others oppose a
-large client, and a server may know that it is one."""
+"""Of the client that claims the most examples, ``LARGEST`` follows ``OPPOSITION`` where that is
+named: others oppose a large client, and a server may know that it is one."""
 
 TRAINS = "trains"
 """Stands last for a distrusted client whose update changes as in honest training. Its labels may be

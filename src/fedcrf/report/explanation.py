@@ -331,7 +331,7 @@ def clients_table(causes: Sequence[ClientCauses], verdicts: Sequence[Verdict]) -
 
     It fits `WIDTH` columns: what says nothing is left out, and long names lack their middle.
     """
-    columns = _columns_of_all(causes, verdicts)
+    columns = _telling_columns(causes, verdicts)
     for name in GIVE_WAY:
         if _too_wide(columns) > 0:
             columns.pop(name, None)
@@ -347,10 +347,10 @@ def clients_table(causes: Sequence[ClientCauses], verdicts: Sequence[Verdict]) -
     )
 
 
-def _columns_of_all(
+def _telling_columns(
     causes: Sequence[ClientCauses], verdicts: Sequence[Verdict]
 ) -> dict[str, list[str]]:
-    """Return the columns of the table of all clients, but for those that say nothing."""
+    """Return by name the cells of each column of `clients_table` that says something."""
     nodes = ["" if each.node is None else str(each.node) for each in causes]
     reasons = [_reason(*each) for each in zip(causes, verdicts, strict=True)]
     numbers = {

@@ -147,17 +147,16 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
     nobody. None where the rule judges nobody.
     """
     verdicts, rounds = _own_last_verdicts(course)
-    attackers = course.attackers
     if all(each.kind in ("unjudged", "weightless") for each in verdicts.values()):
         return None
-    since = {client: verdicts[client].since for client in verdicts if verdicts[client].is_low}
+    since = {client: verdict.since for client, verdict in verdicts.items() if verdict.is_low}
     lasting = min(LASTING, course.records[-1].round)
     low = {
         client: first for client, first in since.items() if rounds[client] - first + 1 >= lasting
     }
     named = since_when(low, MOST_NAMED)
     counts = []
-    if attackers:
+    if attackers := course.attackers:
         attack = "attackers" if len(attackers) > 1 else "attacker"
         counts.append(f"{len(low.keys() & set(attackers))} of {len(attackers)} {attack}")
     if len(since) > len(low):
