@@ -281,7 +281,8 @@ class Adaptive(Attack):
             return Trial(aim.value(reports), updates, reports)
 
         trials = [tried(scene.own_updates)]
-        for family in FAMILIES.values() if self.family == "all" else [FAMILIES[self.family]]:
+        families = FAMILIES.values() if self.family == "all" else [FAMILIES[self.family]]
+        for family in families:
             if family.at(family.least).obstacle(scene.num_clients, scene.num_attackers) is not None:
                 continue
 
