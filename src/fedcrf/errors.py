@@ -41,8 +41,7 @@ def own_line(error: BaseException) -> str:
 
     It is empty where there is none: this package, Python and what is installed do not count.
     """
-    noted = getattr(error, "__notes__", ())  # by another process, whose traceback is not here
-    for note in noted:
+    for note in getattr(error, "__notes__", ()):  # by another process: its traceback is not here
         if note.startswith(", at "):
             return str(note)
     for frame, line in reversed([*traceback.walk_tb(error.__traceback__)]):
