@@ -289,7 +289,7 @@ class Mimic(Attack):
     def forge(self, scene: Scene) -> Forgery:
         """Learn, then copy; see `Attack.forge`."""
         memory = scene.memory
-        if int(memory.get("rounds", np.array(0))) < self.warmup:
+        if int(memory.get("rounds", 0)) < self.warmup:
             memory = _learnt(scene)
         scores = by_client(memory, "scores")
         worth = [abs(scores.get(report.client, 0.0)) for report in scene.finite_honest]
@@ -300,14 +300,18 @@ class Mimic(Attack):
 
 def _learnt(scene: Scene) -> Memory:
     """Return direction, mean and sums after one more round."""
-    before = scene.memory
-    rounds = int(before["rounds"]) if before else 0
-    start = before["direction"] if before else scene.draw.standard_normal(len(scene.honest_mean))
-    mean = (rounds * before["mean"] if before else 0.0) + scene.honest_mean
-    mean = mean / (rounds + 1)
+    memory = scene.memory
+    total: Vector | float  # of the means of the rounds before
+    if memory:
+        rounds, start = int(memory["rounds"]), memory["direction"]
+        total = rounds * memory["mean"]
+    else:
+        rounds, start = 0, scene.draw.standard_normal(len(scene.honest_mean))
+        total = 0.0
+    mean = (total + scene.honest_mean) / (rounds + 1)
     centred = scene.honest_updates - mean
     direction = unit((rounds * start + unit((centred @ start) @ centred)) / (rounds + 1))
-    scores = by_client(before, "scores")
+    scores = by_client(memory, "scores")
     found = (scene.honest_updates @ direction).tolist()
     for report, score in zip(scene.finite_honest, found, strict=True):
         scores[report.client] = scores.get(report.client, 0.0) + score
