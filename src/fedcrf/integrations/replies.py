@@ -413,18 +413,19 @@ def average_metrics(
     A metric without a finite mean is omitted, and so are those in ``without``.
     """
     pairs = zip(records, weights, strict=True)
-    weighed = [(record, weight) for record, weight in pairs if weight > 0]
+    weighed = [record for record, weight in pairs if weight > 0]
+    shares = [weight for weight in weights if weight > 0]
     averaged: dict[str, Any] = {}
-    for name in weighed[0][0] if weighed else ():
-        if name in without or not all(name in record for record, _ in weighed):
+    for name in weighed[0] if weighed else ():
+        if name in without or not all(name in record for record in weighed):
             continue
-        values = [record[name] for record, _ in weighed]
+        values = [record[name] for record in weighed]
         lengths = {len(value) if isinstance(value, list) else None for value in values}
         if len(lengths) > 1:
             continue
         lists = [value if isinstance(value, list) else [value] for value in values]
         columns = zip(*lists, strict=True)
-        means = [mean_of(column, [weight for _, weight in weighed]) for column in columns]
+        means = [mean_of(column, shares) for column in columns]
         if all(map(math.isfinite, means)):
             averaged[name] = means[0] if lengths == {None} else means
     return averaged
