@@ -637,22 +637,13 @@ def in_words(
     found: Course, record: RoundRecord, client: Client | None = None
 ) -> tuple[list[str], list[Table]]:
     """Return what happened in a round to a client, or to all: lines in words, then numbers."""
-    causes = causes_of(record, found.rule, found.attackers)
-    before = [each for each in found.records if each.round <= record.round]
-    verdicts = last_verdicts(before, found.rule)
-    last = " (the last)" if record is found.records[-1] else ""
-    lines = [f"{found.title}, round {record.round}{last}", *found.unread]
-    if found.stale:
-        lines.append(f"stale, and explained as it was recorded: {found.stale}")
-    if found.attackers:
-        lines.append(_attackers_line(found.attackers, record.attackers or ()))
-    if found.notice is not None:
-        lines.append(found.notice)
-    if record.stayed is not None:
-        lines.append(f"the model stayed as it was: {record.stayed}")
+    lines = _lines_about(found, record)
     if client is not None and (out := why_excluded(record, client)) is not None:
         said = f"node {out.node} is excluded from round {record.round}: {out.reason}"
         return [*lines, sentence(said)], []
+    causes = causes_of(record, found.rule, found.attackers)
+    before = [each for each in found.records if each.round <= record.round]
+    verdicts = last_verdicts(before, found.rule)
     if client is None:
         lines.append(sentence(round_line(record, verdicts)))
         chosen = most_changed([each for each in causes if verdicts[each.place].is_in_doubt])
@@ -666,6 +657,21 @@ def in_words(
     if client is not None:
         lines += [f"  - {line}" for line in weight_lines(chosen[0])]
     return lines, [table for table in tables if table.rows]
+
+
+def _lines_about(found: Course, record: RoundRecord) -> list[str]:
+    """Return which round of what is explained, and what is unusual about it, a line each."""
+    last = " (the last)" if record is found.records[-1] else ""
+    lines = [f"{found.title}, round {record.round}{last}", *found.unread]
+    if found.stale:
+        lines.append(f"stale, and explained as it was recorded: {found.stale}")
+    if found.attackers:
+        lines.append(_attackers_line(found.attackers, record.attackers or ()))
+    if found.notice is not None:
+        lines.append(found.notice)
+    if record.stayed is not None:
+        lines.append(f"the model stayed as it was: {record.stayed}")
+    return lines
 
 
 def _attackers_line(attackers: Sequence[Client], attacking: Sequence[Client]) -> str:
