@@ -179,6 +179,7 @@ class DataAttack(Attack, ABC):
             the round reports.
     """
 
+    # Its subclasses make it a field, behind their own; were it one here, it would come first.
     hides: Truth = False
 
     @abstractmethod
