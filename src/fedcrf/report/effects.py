@@ -308,22 +308,22 @@ def verdicts_of(records: Rounds, effects: Sequence[Effects]) -> Iterator[list[Ve
     for record, seen in zip(records, effects, strict=True):
         verdicts = []
         for i, client in enumerate(record.clients):
-            kind = _kind(record, i, judged=bool(seen.values) and not seen.fell_back)
-            if kind not in ("excluded", "distrusted", "doubted"):
+            judged = bool(seen.values) and not seen.fell_back
+            verdict = Verdict(_kind(record, i, judged=judged), record.round)
+            if not verdict.is_in_doubt:
                 streaks.pop(client, None)
-                verdicts.append(Verdict(kind, record.round))
+                verdicts.append(verdict)
                 continue
-            is_low = kind != "doubted"
             streak = streaks.get(client)
-            if streak is None or streak.is_low != is_low:
-                streak = streaks[client] = _Streak(record.round, is_low)
-            if kind == "excluded":
+            if streak is None or streak.is_low != verdict.is_low:
+                streak = streaks[client] = _Streak(record.round, verdict.is_low)
+            if verdict.kind == "excluded":
                 streak.excluded_since = streak.excluded_since or record.round
-                verdicts.append(Verdict(kind, streak.excluded_since))
+                verdicts.append(Verdict("excluded", streak.excluded_since))
                 continue
             streak.excluded_since = None
             streak.add(_against(seen, i))
-            verdicts.append(Verdict(kind, streak.since, streak.reason))
+            verdicts.append(Verdict(verdict.kind, streak.since, streak.reason))
         yield verdicts
 
 
