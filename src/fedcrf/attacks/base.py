@@ -271,15 +271,17 @@ class Schedule(Settings):
         """
         exact = self.attackers if self.is_count else self.attackers * num_clients
         count = _rounded(exact)
-        if not 1 <= count < num_clients:
+        if 1 <= count < num_clients:
+            return count
+        if num_clients > 1:
             raise FedcrfError(
                 f"attackers {self.attackers}: of {num_clients} clients one at least must attack "
                 f"and one be honest; give from 1 to {num_clients - 1} (--attackers)"
-                if num_clients > 1
-                else f"attackers {self.attackers}: there is one client that can train and none "
-                "beside it to attack; give more clients (--clients)"
             )
-        return count
+        raise FedcrfError(
+            f"attackers {self.attackers}: there is one client that can train and none beside it to "
+            "attack; give more clients (--clients)"
+        )
 
     def count_among(self, drawn: int, num_clients: int) -> int:
         """Return how many of ``drawn`` out of so many clients attack on average; one at least.
