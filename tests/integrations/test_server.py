@@ -14,8 +14,20 @@ import pytest
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.integrations.server import RuleServer
-from fedcrf.rules import AggregationResult, ClientReport, CRFRobust, Memory, Rule, State
+from fedcrf.rules import (
+    AggregationResult,
+    ClientReport,
+    CRFRobust,
+    Krum,
+    Memory,
+    MultiKrum,
+    Rule,
+    State,
+    TrimmedMean,
+)
 from fedcrf.rules import FedAvg as FedAvgRule
+from fedcrf.rules.server_optimizers import Adam
+from fedcrf.rules.wrappers import Optimized
 from integrations.hostile import COUNT, Answer
 
 LOG = logging.getLogger("a framework")
@@ -94,6 +106,75 @@ def test_a_memory_that_no_checkpoint_holds_is_named(tmp_path: Path) -> None:
     with pytest.raises(FedcrfError, match=r"run\.npz: the memory's 'rule\.seen' holds objects"):
         Loop(Hoarding(), checkpoint_to=tmp_path / "run.npz").run(1)
     assert not [*tmp_path.iterdir()]
+
+
+class Unreadable(Answer):
+    """A message that the adapter cannot read, which it has not foreseen."""
+
+    def metrics(self) -> Mapping[str, Any]:
+        return {**self.content["metrics"], **[1]}  # type: ignore[dict-item]
+
+
+@pytest.mark.parametrize(
+    ("make", "metrics", "why"),
+    [
+        (Unreadable, {COUNT: 10}, "cannot be read (TypeError: 'list' object is not a mapping"),
+        (Answer, {COUNT: 10**5000}, "cannot be read (ValueError: Exceeds the limit"),
+    ],
+    ids=["metrics", "count"],
+)
+def test_whatever_a_node_sends_the_round_goes_on(
+    make: type[Answer], metrics: dict[str, Any], why: str
+) -> None:
+    server = Loop(FedAvgRule()).server
+    server.begin_round(1, MODEL, [0, 1])
+    good = Answer(0, {"metrics": {COUNT: 10}, "model": {"w": MODEL["w"] + 1}})
+    odd = make(1, {"metrics": metrics, "model": MODEL})
+    decision, state = server.decide([good, odd], COUNT)
+    assert np.array_equal(state["w"], MODEL["w"] + 1)
+    (out,) = decision.excluded
+    assert out.node == 1
+    assert why in out.reason
+    assert server.evaluations([odd], COUNT) == []
+
+
+def test_whoever_has_weight_moves_integers() -> None:
+    """The threat model says so: they are averaged, and bounded by their dtype alone."""
+    server = Loop(CRFRobust()).server
+    model = {**MODEL, "steps": np.array(0)}
+    server.begin_round(1, model, range(5))
+    steps = [10, 10, 10, 10, -(2**40)]
+    draw = np.random.default_rng(0)
+    answers = [
+        Answer(node, {"metrics": {COUNT: 10}, "model": {
+            "w": MODEL["w"] + draw.normal(1.0, 0.1, 50).astype(np.float32), "steps": np.array(each),
+        }})
+        for node, each in enumerate(steps)
+    ]  # fmt: skip
+    _, state = server.decide(answers, COUNT)
+    assert state["steps"] < -(2**36)
+
+
+@pytest.mark.parametrize(
+    ("rule", "line"),
+    [
+        (MultiKrum(), "MultiKrum is not informed how many clients may attack, and expects none: "
+         "give its setting num_byzantine"),
+        (Optimized(TrimmedMean(), Adam()), "TrimmedMean+Adam is not informed how many clients may "
+         "attack, and expects none: give its setting fraction"),
+        (Krum(num_byzantine=4), "Krum does not suit a round of 3 clients: Krum: 4 attackers of 3"),
+        (MultiKrum(num_byzantine=0), None),
+        (CRFRobust(), None),
+    ],
+    ids=repr,
+)  # fmt: skip
+def test_a_rule_that_does_not_protect_the_round_says_so_once(
+    rule: Rule, line: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    Loop(rule).run(2)
+    lines = [each for each in caplog.messages if "is not informed" in each or "not suit" in each]
+    assert len(lines) == (line is not None)
+    assert not lines or str(line) in lines[0]
 
 
 def test_rounds_without_a_usable_reply_end_the_run(caplog: pytest.LogCaptureFixture) -> None:

@@ -100,6 +100,44 @@ def test_a_next_model_that_is_not_finite_is_not_taken() -> None:
     assert_array_equal(result.base_weights, [0.25, 0.75])
 
 
+@dataclass(frozen=True)
+class Odd(FedAvg):
+    """FedAvg that returns something else than a result has."""
+
+    name_: str = ""
+    value: object = None
+
+    def aggregate(
+        self, memory: Memory, model: State, reports: Sequence[ClientReport]
+    ) -> AggregationResult:
+        result = super().aggregate(memory, model, reports)
+        if not self.name_:
+            return None  # type: ignore[return-value]
+        return replace(result, **{self.name_: self.value})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "reason"),
+    [
+        ("", None, "TypeError: it returned a NoneType: return weighted_result"),
+        ("state", {"w": np.ones(3)}, "its next model has 'w' as float64 (3,), the global model"),
+        ("state", {}, "its next model has other tensors than the global model has: 'w'"),
+        ("memory", None, "its memory is a NoneType: keep arrays by name"),
+        ("memory", {"a": [[1], [1, 2]]}, "ValueError: setting an array element"),
+        ("weights", np.ones((2, 1)), "its weights have shape (2, 1): give one for each report"),
+        ("base_weights", [0.5, 0.5], "its base_weights are no array of numbers: return one"),
+        ("base_weights", np.ones(1), "its base_weights have shape (1,)"),
+        ("excluded", [False, False], "its excluded are no array of truth values: return one"),
+    ],
+)
+def test_a_result_of_another_form_is_not_taken(name: str, value: object, reason: str) -> None:
+    result = aggregate_or_keep(Odd(name_=name, value=value), {}, MODEL, reports(10, 30))
+    assert result.kept_reason is not None
+    assert reason in result.kept_reason
+    assert result.state is MODEL
+    assert_array_equal(result.weights, [0, 0])
+
+
 @pytest.mark.parametrize(
     ("some", "reason"),
     [

@@ -229,6 +229,9 @@ def _sorted_out(
             usable.append(read(reply))
         except FedcrfError as error:
             excluded.append(Excluded.of(node, error))
+        except Exception as error:  # whatever a client sent must not stop a round
+            unread = FedcrfError(f"cannot be read ({in_a_line(error)})")
+            excluded.append(Excluded.of(node, unread))
     return usable, excluded
 
 
@@ -407,27 +410,34 @@ def client_reports(
 def average_metrics(
     records: Sequence[Metrics], weights: Sequence[float], without: Collection[str] = ()
 ) -> dict[str, Any]:
-    """Return the weighted means of the metrics that all replies with a weight have.
+    """Return the weighted means of the metrics that most replies with a weight have.
 
-    Lists of equal length are averaged number by number. A number that is not finite does not count.
-    A metric without a finite mean is omitted, and so are those in ``without``.
+    Lists of equal length are averaged number by number. A reply that lacks a metric does not count
+    for it, nor one that gives a list where most give a number, or the other way round; so one
+    client cannot take away a mean. A number that is not finite does not count. A metric without a
+    finite mean is omitted, and so are those in ``without``.
     """
-    pairs = zip(records, weights, strict=True)
-    weighed = [record for record, weight in pairs if weight > 0]
-    shares = [weight for weight in weights if weight > 0]
+    weighed = [pair for pair in zip(records, weights, strict=True) if pair[1] > 0]
+    forms = Counter(
+        (name, len(value) if isinstance(value, list) else None)
+        for record, _ in weighed
+        for name, value in record.items()
+        if name not in without
+    )
     averaged: dict[str, Any] = {}
-    for name in weighed[0] if weighed else ():
-        if name in without or not all(name in record for record in weighed):
+    for (name, length), count in forms.items():
+        if 2 * count <= len(weighed):
             continue
-        values = [record[name] for record in weighed]
-        lengths = {len(value) if isinstance(value, list) else None for value in values}
-        if len(lengths) > 1:
-            continue
-        lists = [value if isinstance(value, list) else [value] for value in values]
-        columns = zip(*lists, strict=True)
-        means = [mean_of(column, shares) for column in columns]
+        given = [
+            (value if isinstance(value, list) else [value], weight)
+            for record, weight in weighed
+            if (value := record.get(name)) is not None
+            and (len(value) if isinstance(value, list) else None) == length
+        ]
+        columns = zip(*(values for values, _ in given), strict=True)
+        means = [mean_of(column, [weight for _, weight in given]) for column in columns]
         if all(map(math.isfinite, means)):
-            averaged[name] = means[0] if lengths == {None} else means
+            averaged[name] = means[0] if length is None else means
     return averaged
 
 

@@ -49,6 +49,7 @@ from fedcrf.integrations.replies import (
 from fedcrf.rules import ClientReport, Memory, Rule, State, aggregate_or_keep
 from fedcrf.rules.base import misfit_of, named
 from fedcrf.rules.state import floating_layers
+from fedcrf.rules.wrappers import plain_rule
 
 if TYPE_CHECKING:
     from fedcrf.integrations.recording import Recorder
@@ -407,6 +408,7 @@ class RuleServer:
             level = logging.WARNING if decision.finite else logging.ERROR
             self._log.log(level, "\t> The model stays as it is: %s", reason)
         once = sorted({cast for reply in decision.replies for cast in reply.casts})
+        once += self._unsuited(usable)
         for name in self.rule.wanted_evidence:
             values = [reply.evidence[name] for reply in decision.replies]
             if values and not np.isfinite(values).any():
@@ -419,6 +421,22 @@ class RuleServer:
                 )
         self._warn([line for line in once if line not in self._warned])
         self._warned.update(once)
+
+    def _unsuited(self, num_replies: int) -> Iterator[str]:
+        """Yield why the rule may not protect a round of so many replies; usually nothing."""
+        if not num_replies:
+            return
+        none, one = (plain_rule(self.rule.informed(f, 1000, 0)) for f in (0, 1))
+        unset = [name for name, value in vars(none).items() if value != vars(one)[name]]
+        if unset:
+            yield (
+                f"{self.rule.name} is not informed how many clients may attack, and expects none: "
+                f"give its setting {unset[0]}"
+            )
+        try:
+            self.rule.check_clients(num_replies)
+        except FedcrfError as error:
+            yield f"{self.rule.name} does not suit a round of {num_replies} clients: {error}"
 
     def _warn(self, lines: Collection[str]) -> None:
         for line in lines:

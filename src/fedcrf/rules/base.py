@@ -38,7 +38,13 @@ from fedcrf.statistics import (
     projections,
     weighted_average,
 )
-from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, finite_clients, is_real
+from fedcrf.statistics.inputs import (
+    MANY_NUMBERS,
+    Layers,
+    finite_clients,
+    is_real,
+    is_torch_tensor,
+)
 from fedcrf.statistics.one_pass import scatter
 
 Memory = Mapping[str, NDArray[Any]]
@@ -202,7 +208,8 @@ class Rule(Settings, ABC):
     def check_clients(self, num_clients: int) -> None:
         """Raise a `FedcrfError` if the rule cannot be used with so many clients a round.
 
-        It is called before the first round. If fewer report in a round, the rule uses those.
+        A simulation calls it before the first round. If fewer report in a round, the rule uses
+        those; a server then logs the error once.
         """
 
 
@@ -229,13 +236,14 @@ def reported_evidence(
 def aggregate_or_keep(
     rule: Rule, memory: Memory, model: State, reports: Sequence[ClientReport]
 ) -> AggregationResult:
-    """Let a rule decide; if it raises, or its model is not finite, keep model and memory.
+    """Let a rule decide; if that fails, or its model is not finite, keep model and memory.
 
     It is for servers, which must survive a round in which a rule fails. `kept_reason` is then the
     rule's error, all weights are 0, and only reports that are not finite are excluded.
     """
     try:
         result = rule.aggregate(memory, model, reports)
+        check_result(result, model, len(reports))
         if not finite_clients([floating_layers(result.state)]).all():
             raise FedcrfError("its next model is not finite")
         return result
@@ -255,6 +263,32 @@ def aggregate_or_keep(
             memory=memory,
             kept_reason=f"the rule failed: {' '.join(said.split())}",
         )
+
+
+def check_result(result: object, model: State, num_reports: int, *, kept: str = "") -> None:
+    """Raise an error unless a rule returned a next model of the same form, and the weights.
+
+    ``kept`` are the kinds of dtypes that its memory may hold beside real numbers; any by default.
+    """
+    if not isinstance(result, AggregationResult):
+        raise TypeError(f"it returned a {type(result).__name__}: return weighted_result(…)")
+    wrong = misfit_of(result.state, model)
+    if wrong is not None:
+        raise TypeError(f"its next model has {wrong}")
+    if not isinstance(result.memory, Mapping):
+        raise TypeError(f"its memory is a {type(result.memory).__name__}: keep arrays by name")
+    # Of other mappings, those of the package's rules, every array would be copied.
+    for name, each in result.memory.items() if isinstance(result.memory, dict) else ():
+        dtype = np.asarray(0.0 if is_torch_tensor(each) else each).dtype
+        if kept and not is_real(dtype) and dtype.kind not in kept:
+            raise TypeError(f"its memory '{name}' is a {type(each).__name__}: keep an array")
+    for name, kinds in (("weights", "fiu"), ("base_weights", "fiu"), ("excluded", "b")):
+        given = getattr(result, name)
+        if not isinstance(given, np.ndarray) or given.dtype.kind not in kinds:
+            values = "truth values" if kinds == "b" else "numbers"
+            raise TypeError(f"its {name} are no array of {values}: return one")
+        if given.shape != (num_reports,):
+            raise ValueError(f"its {name} have shape {given.shape}: give one for each report")
 
 
 def by_client(memory: Memory, name: str) -> dict[int, Any]:

@@ -23,7 +23,7 @@ from fedcrf.files import atomic_write
 from fedcrf.models import ModelPlan
 from fedcrf.objectives import CLASSIFICATION, Objective, Task
 from fedcrf.rules import LABEL_DIVERGENCE, AggregationResult, Memory, Rule, State
-from fedcrf.rules.base import misfit_of, num_examples
+from fedcrf.rules.base import check_result, num_examples
 from fedcrf.rules.state import copied
 from fedcrf.simulation.adversary import Adversary
 from fedcrf.simulation.engine import (
@@ -424,7 +424,7 @@ class Simulation(Settings):
         attacked = time.perf_counter()
         with failing(f"rule '{self.rule.name}' failed in round {number} ({{}})"):
             result = rule.aggregate(state.memory, state.model, reports)
-            _check_result(result, state.model, len(reports))
+            check_result(result, state.model, len(reports), kept="c")
         model = self._decayed(number, state.model, result)
         aggregated = time.perf_counter()
         clients = self.federation.called(report.client for report in reports)
@@ -504,25 +504,6 @@ class Simulation(Settings):
         for name in self._trained_names:
             model[name][...] -= model[name].dtype.type(decay) * before[name]
         return model
-
-
-def _check_result(result: object, model: State, clients: int) -> None:
-    """Raise an error unless a rule returned a next model of the same form, and the weights."""
-    if not isinstance(result, AggregationResult):
-        raise TypeError(f"it returned a {type(result).__name__}: return weighted_result(…)")
-    wrong = misfit_of(result.state, model)
-    if wrong is not None:
-        raise TypeError(f"its next model has {wrong}")
-    if not isinstance(result.memory, Mapping):
-        raise TypeError(f"its memory is a {type(result.memory).__name__}: keep arrays by name")
-    # Of other mappings, those of the package's rules, every array would be copied.
-    for name, kept in result.memory.items() if isinstance(result.memory, dict) else ():
-        if not isinstance(kept, torch.Tensor) and np.asarray(kept).dtype.kind not in "biufc":
-            raise TypeError(f"its memory '{name}' is a {type(kept).__name__}: keep an array")
-    for name in ("weights", "base_weights"):
-        shape = np.shape(getattr(result, name))
-        if shape != (clients,):
-            raise ValueError(f"its {name} have shape {shape}: give one number for each report")
 
 
 def seeded_network(

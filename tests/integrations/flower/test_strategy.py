@@ -764,6 +764,17 @@ def test_other_metrics_are_averaged_as_the_rule_weighs() -> None:
     assert metrics["a"] == 3.0
 
 
+@pytest.mark.parametrize(
+    "odd", [{"x": 1.0}, {"loss": [0.5], "ranks": 7.0}, {"loss": 0.5, "ranks": [1, 2, 3]}]
+)
+def test_one_client_cannot_take_away_a_mean(odd: dict[str, Any]) -> None:
+    honest = [reply(i, num_examples=1, loss=0.3, ranks=[1, 2]) for i in (1, 2, 3)]
+    _, metrics = aggregated(RuleStrategy(FedAvgRule()), [*honest, reply(4, num_examples=1, **odd)])
+    assert metrics["loss"] == pytest.approx(0.35 if odd.get("loss") == 0.5 else 0.3)
+    assert metrics["ranks"] == pytest.approx([1.0, 2.0])
+    assert "x" not in metrics
+
+
 def test_the_users_own_averages_are_used() -> None:
     seen = []
 

@@ -174,6 +174,8 @@ class SiteReply:
         """Return the numbers among its metrics, and its count of examples."""
         given = self.content.metrics or {}
         meta = self.content.meta or {}
+        if not isinstance(given, Mapping):
+            raise FedcrfError(f"gives metrics of type {type(given).__name__}, not by name")
         numbers = {name: value for name, value in given.items() if isinstance(value, Real)}
         count = meta.get(self.weighted_by, numbers.get(self.weighted_by))
         if not isinstance(count, Real):
