@@ -61,10 +61,19 @@ def test_what_is_a_number(value: object, number: bool) -> None:
 
 
 @pytest.mark.parametrize("value", [Decimal(1), np.array(1.0)], ids=["decimal", "array"])
-def test_bounds_are_asked_of_real_numbers(value: object) -> None:
+@pytest.mark.parametrize(
+    ("name", "bounds"),
+    [
+        ("tolerance", " from 0 to 100"),
+        ("prior_log_odds", ""),
+        ("persistence", r" in \[0, 1\)"),
+        ("clip", " above 0"),
+    ],
+)
+def test_numbers_are_real_ones(name: str, bounds: str, value: object) -> None:
     """Others would fail where the setting is multiplied."""
-    with pytest.raises(FedcrfError, match=r"tolerance .*: give a number from 0 to 100"):
-        RobustCRF(tolerance=value)  # type: ignore[arg-type]
+    with pytest.raises(FedcrfError, match=rf"{name} .*: give a number{bounds}$"):
+        RobustCRF(**{name: value})  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -760,9 +760,9 @@ def test_sites_from_files(kind: str, tmp_path: Path) -> None:
 
 
 def test_sites_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    held = sites(12, names=["site 10", "site 2", "annex"])
+    held = sites(12, names=["site 10", "site 2", "annex", "site ²"])
     found = read_site_files(write_sites(tmp_path / "sites", "csv", held)).sites
-    assert list(found) == ["annex", "site 2", "site 10"]
+    assert list(found) == ["annex", "site 2", "site 10", "site ²"]
 
 
 @pytest.mark.parametrize(

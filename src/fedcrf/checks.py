@@ -265,19 +265,18 @@ def check_number(name: str, value: Any, least: float = -math.inf, most: float = 
         bounds = f" from {least:g} to {most:g}"
     elif not math.isinf(least):
         bounds = f" of {least:g} or more"
-    if not isinstance(value, numbers.Real):  # a Decimal or a tensor would fail where it is used
-        raise FedcrfError(f"{name} {value!r}: give a number{bounds}")
-    if not least <= value <= most:  # type: ignore[operator]  # real numbers compare
-        raise FedcrfError(f"{name} {value}: give a number{bounds}")
-    checked_number(name, value, bounds)
+    _number_if(lambda number: least <= number <= most, bounds)(name, value)
 
 
 def _number_if(possible: Callable[[float], bool], bounds: str) -> Check:
     """Return a check that a setting is a finite number that is possible."""
 
     def check(name: str, value: Any) -> None:
-        if not possible(checked_number(name, value, bounds)):
+        if not isinstance(value, numbers.Real):  # a Decimal or a tensor would fail where it is used
+            raise FedcrfError(f"{name} {value!r}: give a number{bounds}")
+        if not possible(value):  # type: ignore[arg-type]  # real numbers compare
             raise FedcrfError(f"{name} {value}: give a number{bounds}")
+        checked_number(name, value, bounds)
 
     return check
 
@@ -306,7 +305,7 @@ Text = Annotated[str, Checked(check_text)]
 Truth = Annotated[bool, Checked(check_truth)]
 Natural = Annotated[int, whole(0)]
 Count = Annotated[int, whole(1)]
-Finite = Annotated[float, Checked(checked_number)]
+Finite = Annotated[float, number()]
 Positive = Annotated[float, Checked(check_positive)]
 NotNegative = Annotated[float, number(0.0)]
 Share = Annotated[float, Checked(checked_share)]

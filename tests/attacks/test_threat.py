@@ -31,6 +31,12 @@ from fedcrf.attacks import (
 from fedcrf.rules import FedNova
 
 
+class OfThree(Attack):
+    """An attack of one's own that is made from three honest updates."""
+
+    fewest_honest = 3
+
+
 def test_an_attack_that_says_nothing_is_honest() -> None:
     of, attack = scene(), Attack()
     np.testing.assert_allclose(sent(attack, of), own_updates(of), rtol=1e-12)
@@ -118,6 +124,7 @@ def test_a_word_is_no_truth_value(make: Callable[[Any], object]) -> None:
         (OptimalALIE(), 9, 10, "two honest clients"),
         (HybridSparse(z=1.0), 9, 10, "two honest clients"),
         (HybridSparse(), 6, 10, "6 attackers of 10 clients leave no quantile"),
+        (OfThree(), 8, 10, "it needs 3 honest clients or more in a round: give fewer"),
     ],
 )
 def test_what_a_federation_does_not_have(

@@ -191,3 +191,11 @@ def test_updates_that_cannot_be_squared_are_left_out_and_named(
 def test_updates_of_no_numbers_are_refused(crf: Any) -> None:
     with pytest.raises(FedcrfError, match=r"the updates hold no numbers \(d = 0\)"):
         crf.infer(np.zeros((5, 0)))
+
+
+@pytest.mark.parametrize("crf", CRFS, ids=lambda crf: type(crf).__name__)
+def test_it_is_shown_in_a_few_lines(crf: Any) -> None:
+    shown = repr(crf.infer(rows()))
+    assert shown.startswith("Posterior(weights=[")
+    assert "excluded=[3]" in shown
+    assert len(repr(crf.infer(np.random.default_rng(0).normal(1.0, 0.1, (300, 20))))) < 700

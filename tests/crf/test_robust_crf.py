@@ -297,6 +297,13 @@ def test_without_a_floor_who_is_alone_rules():
     assert alone.weights.tolist() == [1.0]
 
 
+def test_clients_that_are_as_trusted_as_new_ones_reach_a_floor_of_all_trust():
+    rows = np.random.default_rng(0).normal(1.0, 0.01, (5, 50))
+    found = RobustCRF(trust_floor=1.0).infer(rows)
+    assert found.kept_reason is None
+    assert_allclose(found.weights, np.full(5, 0.2), atol=0.01)
+
+
 def test_where_nobody_else_is_trusted_trust_comes_back():
     """Both of two are distrusted: if the model waited for others, it would wait for ever."""
     crf, memory = replace(SMALL, trust_floor=0.5), None
@@ -737,6 +744,7 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "one number": ({"clients": 3}, "clients are a int: give a sequence"),
     "one number as an array": ({"clients": np.array(3)}, "clients are a ndarray: give a sequence"),
     "twice": ({"clients": [4, 5, 4]}, "client 4 reports twice"),
+    "beyond 64 bits": ({"clients": [2**64 + 1, 1, 2]}, "a client's number is beyond 64 bits"),
     "model": ({"model": np.zeros(4)}, "model has 4 numbers, an update 30"),
     "model by name": ({"model": {"weight": np.zeros(D)}}, "^the model is a dict: give its values"),
     "model that is a network": (

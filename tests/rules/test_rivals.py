@@ -364,6 +364,7 @@ def test_lasa_leaves_out_a_client_in_the_layers_where_it_is_odd() -> None:
         (DnC, {"seed": -1}),
         (SignGuard, {"lower": -0.1}),
         (SignGuard, {"upper": 0.05}),
+        (SignGuard, {"upper": "x"}),
         (SignGuard, {"sampled": 2.0}),
         (FLAME, {"noise": -1.0}),
         (FLAME, {"noise": float("nan")}),

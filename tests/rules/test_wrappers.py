@@ -367,6 +367,7 @@ def test_a_rule_begins_with_a_memory_of_its_own() -> None:
     first = rule.aggregate(rule.begin(), start, reports)
     assert first.memory["rule.round.s"] == 11
     assert rule.aggregate(first.memory, start, reports).memory["rule.round.s"] == 12
+    assert rule.aggregate({}, start, reports).memory["rule.round.s"] == 1
 
 
 def test_a_rule_that_remembers_itself_keeps_its_memory() -> None:

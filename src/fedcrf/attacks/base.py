@@ -163,11 +163,12 @@ class Attack(Settings):
         """Return why f of m clients cannot attack so, with the mend; None if they can."""
         if num_clients - num_attackers >= self.fewest_honest:
             return None
-        needs = (
-            "it is made from honest clients' updates and a round has none"
-            if self.fewest_honest == 1
-            else "it needs two honest clients or more in a round, to lie between them"
-        )
+        if self.fewest_honest == 1:
+            needs = "it is made from honest clients' updates and a round has none"
+        elif self.fewest_honest == 2:
+            needs = "it needs two honest clients or more in a round, to lie between them"
+        else:
+            needs = f"it needs {self.fewest_honest} honest clients or more in a round"
         return f"{needs}: give fewer attackers, or more clients a round"
 
 

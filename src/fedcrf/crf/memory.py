@@ -417,4 +417,6 @@ def _number(identity: Any) -> int:
     if type(identity) is not int and not isinstance(identity, numbers.Integral):
         raise FedcrfError(f"client {identity!r}: give identities that are names or whole numbers")
     # Node ids may be unsigned; a number of 64 bits keeps all of them.
+    if not -(2**63) <= int(identity) < 2**64:
+        raise FedcrfError("a client's number is beyond 64 bits: give a smaller one, or a name")
     return (int(identity) + 2**63) % 2**64 - 2**63

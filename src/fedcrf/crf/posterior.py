@@ -18,7 +18,7 @@ from fedcrf.statistics import weighted_average
 from fedcrf.statistics.inputs import Layers, given_layers, is_on_gpu, model_layers
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Posterior:
     """What was inferred about the m clients of a round, and the causes.
 
@@ -105,6 +105,14 @@ class Posterior:
             affinity=affinity,
         )
 
+    def __repr__(self) -> str:
+        """Show the weights, the trust and who is excluded; name the rest."""
+        with np.printoptions(precision=3, suppress=True, threshold=20):
+            return (
+                f"Posterior(weights={self.weights}, trust={self.trust}, "
+                f"excluded={np.flatnonzero(self.excluded)}, causes of: {', '.join(self.causes)})"
+            )
+
     @property
     def coefficients(self) -> NDArray[np.float64]:
         """(m,) coefficients α_i s_i of the updates in the next model; 0 for an excluded client."""
@@ -169,7 +177,7 @@ class Posterior:
             updates: As for `combine`.
 
         Returns:
-            The model, in the form and precision of ``model``.
+            The model, in the form and precision of ``model``; layers of integers become float64.
 
         Raises:
             FedcrfError: As `combine`, or a model whose layers differ from an update's.

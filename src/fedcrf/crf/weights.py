@@ -13,6 +13,9 @@ from fedcrf.errors import FedcrfError
 from fedcrf.statistics import EPSILON
 from fedcrf.statistics.inputs import check_filled, client_numbers
 
+ROUNDING = 1e-9
+"""By which part of it a sum may be below a bound that it is meant to reach."""
+
 COUNT_CAP = 3.0
 """The cap of an unsupported count of examples, in median counts."""
 
@@ -70,7 +73,7 @@ def trusted_weights(
     if not base.any():
         return base.copy(), False, math.nan, None
     share = float(base @ expected_label) / unknown if unknown > 0 else 1.0
-    if share < floor:
+    if share < floor * (1.0 - ROUNDING):
         reason = (
             f"the round's clients are trusted {share:.2g} times as much as unknown ones, and "
             f"{floor:g} times is the least with which the model moves"

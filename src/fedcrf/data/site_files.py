@@ -311,4 +311,5 @@ def _numbered(held: Mapping[str, Pair]) -> SiteFiles:
 
 def _natural(name: str) -> list[tuple[int, str]]:
     """Return a key by which 'site 2' comes before 'site 10'."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", name)]
+    parts = re.split(r"(\d+)", name)
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]

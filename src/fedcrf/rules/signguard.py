@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Fraction, Natural, NotNegative
+from fedcrf.checks import Fraction, Natural, NotNegative, Positive
 from fedcrf.errors import FedcrfError
 from fedcrf.extras import check_installed
 from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round
@@ -43,7 +43,7 @@ class SignGuard(Deciding):
 
     seed: Natural | None = None
     lower: NotNegative = 0.1
-    upper: float = 3.0
+    upper: Positive = 3.0
     sampled: Fraction = 0.1
 
     def __post_init__(self) -> None:

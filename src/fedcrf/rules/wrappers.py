@@ -165,7 +165,7 @@ class Optimized(Wrapper):
             FedcrfError: The memory is of another optimizer or another model.
         """
         shapes = {name: model[name].shape for name in self._trained(model)}
-        if set(memory) == set(self.begin()):  # the first round
+        if not memory or set(memory) == set(self.begin()):  # the first round
             return {
                 moment: {name: np.full(shape, initial) for name, shape in shapes.items()}
                 for moment, initial in self.optimizer.initial.items()
