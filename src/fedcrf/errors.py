@@ -66,6 +66,11 @@ def failing(line: str) -> Iterator[None]:
         raise FedcrfError(line.replace("{}", in_a_line(error))) from error
 
 
+def cut(text: str, most: int = 200) -> str:
+    """Return a text; of one of more characters than ``most`` the beginning."""
+    return text if len(text) <= most else f"{text[:most]}…"
+
+
 def listed(things: Sequence[object], most: int = 20, between: str = ", ") -> str:
     """Return things as text with commas between them; of more than so many the first ones."""
     more = ["…"] if len(things) > most else []

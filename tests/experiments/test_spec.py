@@ -25,6 +25,7 @@ from fedcrf.experiments.settings import (
     setting,
 )
 from fedcrf.experiments.spec import cell_of, default_folder, resolve
+from fedcrf.experiments.study import parse_axis
 from fedcrf.models import MLP, ResNet9, ResNet18
 from fedcrf.objectives import OBJECTIVES, Plain, Proximal
 from fedcrf.rules import (
@@ -485,12 +486,25 @@ def test_every_method_is_a_rule_and_an_objective() -> None:
     assert len({method.title for method in METHODS.values()}) == len(METHODS)
 
 
-@pytest.mark.parametrize("content", [b"methods = [", b"\xff\xfe", b"a = 1\na = 2"])
+NESTED = b"a = " + b"[" * 3000 + b"]" * 3000
+NO_TOML = [b"methods = [", b"\xff\xfe", b"a = 1\na = 2", b"a = " + b"1" * 5000, NESTED]
+
+
+@pytest.mark.parametrize("content", NO_TOML, ids=range(len(NO_TOML)))
 def test_a_run_file_that_is_not_toml(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "mine.toml"
     path.write_bytes(content)
     with pytest.raises(FedcrfError, match=r"mine\.toml is not valid TOML"):
         read_toml(path)
+
+
+@pytest.mark.parametrize("value", ["1" * 5000, "[" * 3000 + "]" * 3000])
+def test_a_value_that_is_no_toml_is_text_and_shown_in_part(value: str) -> None:
+    assert setting(f"rounds.maximum={value}") == {"rounds": {"maximum": value}}
+    with pytest.raises(FedcrfError, match=r"rounds.maximum is '.{199}…: give a valid integer$"):
+        resolve({"rounds": {"maximum": value}})
+    axis = parse_axis(f"rounds.maximum={'1' * 5000}")
+    assert [given for given, _ in axis.layers] == ["1" * 5000]
 
 
 def test_a_run_file_of_an_editor_that_begins_with_a_mark(tmp_path: Path) -> None:

@@ -144,7 +144,8 @@ def _cell_result(store: Store, cell: CellSpec) -> CellResult:
     try:
         partition = store.partition(cell.seed)
     except FedcrfError as error:
-        return CellResult.of(cell, damage=str(error))
+        found = store.cell(cell).look(cell, None)
+        return replace(found, damage=found.damage or str(error), summary=None)
     fingerprint = "" if partition is None else partition.fingerprint  # older ones do not say it
     return store.cell(cell).look(cell, fingerprint or None)
 

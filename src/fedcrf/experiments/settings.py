@@ -10,15 +10,15 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import numpy as np
 from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
-from fedcrf.checks import Count, NotNegative, Settings, check_not_gone
-from fedcrf.errors import FedcrfError, failing, unknown_name
+from fedcrf.checks import Count, NotNegative, Settings, check_not_gone, whole
+from fedcrf.errors import FedcrfError, cut, failing, unknown_name
 from fedcrf.extensions import installed, is_outside, short_name
 from fedcrf.objectives import OBJECTIVES
 from fedcrf.rules import SERVER_OPTIMIZERS, ServerOptimizer, find_rule
@@ -65,7 +65,7 @@ class RoundSettings(Settings):
     maximum: Count = 150
     patience: Count = 5
     min_improvement: NotNegative = 1e-4
-    evaluation_batch_size: Count = 256
+    evaluation_batch_size: Annotated[int, whole(1, 2**31)] = 256
     clients_per_round: int | None = None
     evaluate_every: Count | None = None
 
@@ -148,7 +148,7 @@ def _not_possible(error: ErrorDetails, where: str) -> FedcrfError:
     place = ".".join(filter(None, [where, *named]))
     if error["type"] == "missing":
         return FedcrfError(f"{place} has no value: give it one")
-    return FedcrfError(f"{place} is {error['input']!r}: give {wanted(error)}")
+    return FedcrfError(f"{place} is {cut(repr(error['input']))}: give {wanted(error)}")
 
 
 OWN = "use numbers, text, truth values and tuples of them"
@@ -220,6 +220,11 @@ def without_name(options: Options) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key != "name"}
 
 
+NO_TOML = (ValueError, RecursionError)
+"""What reading raises of a text that is no TOML, has a number of thousands of digits, or is nested
+thousands of times."""
+
+
 def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
     """Read a run file, or another file of TOML, which errors call ``what``."""
     try:
@@ -230,7 +235,7 @@ def read_toml(path: Path, what: str = "run file") -> dict[str, Any]:
         ) from None
     except OSError as error:
         raise FedcrfError(f"{what} {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+    except NO_TOML as error:
         raise FedcrfError(f"{what} {path} is not valid TOML ({error}): mend it") from None
 
 
@@ -251,9 +256,9 @@ def setting(text: str) -> dict[str, Any]:
     key, equals, value = text.partition("=")
     if equals and key.strip():
         for candidate in (value, f'"{value}"'):  # text may come without quotation marks
-            with suppress(tomllib.TOMLDecodeError):
+            with suppress(*NO_TOML):
                 return tomllib.loads(f"{key.strip()} = {candidate}")
-    raise FedcrfError(f"--set {text}: write --set section.key=value")
+    raise FedcrfError(f"--set {cut(text)}: write --set section.key=value")
 
 
 def differences(before: Options, now: Options) -> Iterator[tuple[str, Any, Any]]:

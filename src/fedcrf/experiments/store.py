@@ -123,7 +123,7 @@ def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | Non
     except FileNotFoundError:
         return [], None
     except OSError as error:
-        return [], f"records {path} cannot be read: {error}"
+        return [], f"records {path} cannot be read: {error.strerror}; take it away to begin anew"
     parse = TypeAdapter(kind).validate_json
     records: list[Any] = []
     for number, line in enumerate(lines, start=1):
@@ -323,6 +323,9 @@ class CellStore:
         records, damage = self.sound_records()
         try:
             summary = self.summary()
+        except FedcrfError as error:
+            return CellResult.of(cell, records, damage=damage or str(error))
+        try:
             begun = self._begun() if summary is None else None
             stale = self._stale(cell, summary or begun)
             if summary is not None:
@@ -530,7 +533,10 @@ class Store:
         description = read_toml(described)
         if not description:
             raise FedcrfError(f"{described} is empty: put it back as it was")
-        return resolve(description, reading=True)
+        try:
+            return resolve(description, reading=True)
+        except FedcrfError as error:
+            raise FedcrfError(f"{described}: {error}") from None
 
     def cell(self, cell: CellSpec) -> CellStore:
         """Return the folder of a cell."""

@@ -16,9 +16,10 @@ from typing import Any
 from pydantic import PositiveInt
 
 from fedcrf.checks import check_whole
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError, cut, unknown_name
 from fedcrf.experiments.analysis.tables import BASELINE
 from fedcrf.experiments.settings import (
+    NO_TOML,
     Options,
     averaging_method,
     build,
@@ -207,12 +208,12 @@ def product(axes: Sequence[Axis]) -> Iterator[tuple[dict[str, Any], list[Options
 def parse_axis(text: str) -> Axis:
     """Return the axis of ``section.key=v1,v2``; the values are read as TOML."""
     key, equals, values = text.partition("=")
-    mend = f"--over {text}: write --over section.key=value,value"
+    mend = f"--over {cut(text)}: write --over section.key=value,value"
     if not equals or "." not in key:
         raise FedcrfError(mend)
     try:
         parsed = tomllib.loads(f"values = [{values}]")["values"]
-    except tomllib.TOMLDecodeError:
+    except NO_TOML:
         words = filter(None, map(str.strip, values.split(",")))
         parsed = [setting(f"value={word}")["value"] for word in words]
     if not parsed or any(isinstance(value, dict) for value in parsed):
