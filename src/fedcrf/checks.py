@@ -265,7 +265,7 @@ def check_number(name: str, value: Any, least: float = -math.inf, most: float = 
         bounds = f" from {least:g} to {most:g}"
     elif not math.isinf(least):
         bounds = f" of {least:g} or more"
-    _number_if(lambda number: least <= number <= most, bounds)(name, value)
+    _number_if(lambda number: not bounds or least <= number <= most, bounds)(name, value)
 
 
 def _number_if(possible: Callable[[float], bool], bounds: str) -> Check:
