@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ import pytest
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import recorded_runs
+from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.jobs import Job, JobServer
 from fedcrf.integrations.replies import changed, in_form_of_sent, state_of
 from integrations.hostile import COUNT, Answer
@@ -35,14 +36,16 @@ def wrapped(site: str, content: Any, sent: Any, weighted_by: str) -> Answer:
     return Answer(site, {"metrics": {weighted_by: 10}, "model": changed(sent, content)})
 
 
-def round_of(server: JobServer, sites: Sequence[str] = SITES) -> Any:
+def round_of(
+    server: JobServer, sites: Sequence[str] = SITES, model: Mapping[str, Any] = MODEL
+) -> Any:
     """Run a round in which all sites fetch the model and some of them hand in ones."""
     server.forget()
 
     def site(name: str) -> None:
-        server.fetched(MODEL, [name])
+        server.fetched(model, [name])
         if name in sites:
-            server.replied(name, {"w": np.ones(8, dtype=np.float32)})
+            server.replied(name, {key: np.ones_like(each) for key, each in model.items()})
 
     with ThreadPoolExecutor(len(SITES)) as threads:
         list(threads.map(site, SITES))
@@ -66,6 +69,20 @@ def test_a_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         round_of(server)
     (run,) = recorded_runs(tmp_path / "runs").values()
     assert [record.round for record in run.records()] == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rule", ["crf-robust", "fedavg"])
+def test_a_job_goes_on_with_a_model_of_bfloat16(rule: str, tmp_path: Path) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    model = {"w": np.zeros((2, 4), ml_dtypes.bfloat16), "b": np.array(0, ml_dtypes.bfloat16)}
+    for number in (1, 2):
+        decision, after, _ = round_of(server_of(tmp_path, rule=rule), model=model)
+        assert decision.round.number == number
+        saved = Checkpoint.load(tmp_path / "run.npz").model
+        assert {name: each.dtype.name for name, each in saved.items()} == dict.fromkeys(
+            model, "bfloat16"
+        )
+        assert all(np.array_equal(saved[name], after[name]) for name in model)
 
 
 def test_a_round_that_nobody_fetched_is_an_error(tmp_path: Path) -> None:

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.files import atomic_write
@@ -78,7 +79,7 @@ class Checkpoint:
         """
         try:
             with np.load(path, allow_pickle=False) as arrays:
-                found = dict(arrays)
+                found = {name: _as_saved(array) for name, array in arrays.items()}
             # One flipped bit can hide all further arrays of the file, and zipfile says nothing.
             if NAMES in found and {*found[NAMES].tolist()} != found.keys() - {NAMES}:
                 raise ValueError
@@ -93,6 +94,15 @@ class Checkpoint:
         except Exception:  # of many kinds: a damaged archive may claim to be encrypted
             why = "it is damaged, or none"
         raise FedcrfError(f"checkpoint {path} cannot be read: {why}; take it away to begin anew")
+
+
+def _as_saved(array: NDArray[Any]) -> NDArray[Any]:
+    """Return a file's array with the dtype it had: NumPy writes bfloat16 as two unnamed bytes."""
+    if array.dtype != "V2":
+        return array
+    import ml_dtypes
+
+    return array.view(ml_dtypes.bfloat16)
 
 
 class _TrialError(Exception):
