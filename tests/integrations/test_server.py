@@ -13,6 +13,7 @@ import pytest
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import recorded_runs
+from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import (
     AggregationResult,
@@ -88,6 +89,33 @@ def test_a_run_that_was_stopped_ends_as_if_it_was_not(tmp_path: Path) -> None:
     Loop(rule, checkpoint_to=path).run(2)
     resumed = Loop(rule, checkpoint_to=path).run(4)
     assert np.array_equal(resumed["w"], whole["w"])
+
+
+@pytest.mark.parametrize(
+    "names",
+    [("a", "a.npy"), ("a", "a\0", "\0"), ("\ud800", "a"), ("round", "model.a", "0", "names", "")],
+    ids=ascii,
+)
+def test_a_checkpoint_keeps_tensors_of_any_names(names: Sequence[str], tmp_path: Path) -> None:
+    model = {name: np.full(2, number) for number, name in enumerate(names)}
+    memory = {f"rule.{name}": array + 10 for name, array in model.items()}
+    Checkpoint(3, model, memory, "a run").save(tmp_path / "run.npz")
+    saved = Checkpoint.load(tmp_path / "run.npz")
+    assert (saved.round, saved.run) == (3, "a run")
+    for found, expected in ((saved.model, model), (saved.memory, memory)):
+        assert [*found] == [*expected]
+        assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("listed", [True, False])
+def test_a_checkpoint_of_an_earlier_version_is_read(listed: bool, tmp_path: Path) -> None:
+    arrays = {"round": 3, "run": "a run", "model.w": np.ones(2), "memory.rule.v": np.zeros(3)}
+    names = {"names": np.array([*arrays])} if listed else {}
+    np.savez(tmp_path / "run.npz", **names, **arrays)  # type: ignore[arg-type]
+    saved = Checkpoint.load(tmp_path / "run.npz")
+    assert (saved.round, saved.run) == (3, "a run")
+    assert saved.model["w"].tolist() == [1, 1]
+    assert saved.memory["rule.v"].tolist() == [0, 0, 0]
 
 
 class Hoarding(FedAvgRule):

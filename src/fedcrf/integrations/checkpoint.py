@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -29,8 +30,11 @@ RULE = "rule."
 
 MEND = "give the property memory of the one that ran before, or none to begin anew"
 
-MODEL, MEMORY, NAMES = "model.", "memory.", "names"
-"""In a checkpoint: prefixes of names, and the name of the list of all names, which is first."""
+MODEL, MEMORY = "model.", "memory."
+"""Prefixes of names in a checkpoint."""
+
+NAMES = "names"
+"""What comes first in a checkpoint's file: the names of all arrays, which have numbers there."""
 
 
 @dataclass(frozen=True)
@@ -62,13 +66,18 @@ class Checkpoint:
                     "remember arrays of numbers or texts"
                 )
         arrays = {
-            "round": np.array(self.round),
-            "run": np.array(self.run or ""),
             **{f"{MODEL}{name}": array for name, array in self.model.items()},
             **{f"{MEMORY}{name}": array for name, array in self.memory.items()},
         }
+        # A name may be any text, and an archive does not tell all texts apart.
+        members = {
+            NAMES: np.array(json.dumps([*arrays])),
+            "round": np.array(self.round),
+            "run": np.array(self.run or ""),
+            **{str(number): array for number, array in enumerate(arrays.values())},
+        }
         with _written(path) as file:
-            np.savez(file, **{NAMES: np.array([*arrays]), **arrays})  # type: ignore[arg-type]
+            np.savez(file, **members)  # type: ignore[arg-type]
 
     @classmethod
     def load(cls, path: Path) -> Checkpoint:
@@ -80,9 +89,18 @@ class Checkpoint:
         try:
             with np.load(path, allow_pickle=False) as arrays:
                 found = {name: _as_saved(array) for name, array in arrays.items()}
+            names = found.pop(NAMES, None)
+            # Earlier versions had all arrays by name, and at first no list of the names.
+            listed = found if names is None else names.tolist()
+            if isinstance(listed, str):
+                numbered = {str(number): name for number, name in enumerate(json.loads(listed))}
+                members = {"round": "round", "run": "run", **numbered}
+            else:
+                members = {name: name for name in listed}
             # One flipped bit can hide all further arrays of the file, and zipfile says nothing.
-            if NAMES in found and {*found[NAMES].tolist()} != found.keys() - {NAMES}:
+            if members.keys() != found.keys():
                 raise ValueError
+            found = {name: found[member] for member, name in members.items()}
             return cls(
                 round=int(found["round"]),
                 model=named(MODEL, found),
