@@ -5,13 +5,15 @@ from __future__ import annotations
 import errno
 import os
 import resource
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from experiments.runs import full_disk
-from fedcrf.files import append_line, atomic_write, whole_lines, write_text
+from fedcrf.files import append_line, atomic_write, lock_beside, whole_lines, write_text
 
 
 def test_an_error_leaves_the_old_file_and_nothing_beside_it(tmp_path: Path) -> None:
@@ -71,6 +73,32 @@ def test_a_disk_that_takes_no_more_is_named_with_the_file_and_the_mend(
     assert (caught.value.filename, caught.value.strerror) == (str(path), said)
     assert path.read_text() == "old\n"
     assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_lock_goes_with_its_process_and_leaves_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    holds = (
+        "import sys, time; from pathlib import Path; from fedcrf.files import lock_beside; "
+        "held = lock_beside(Path(sys.argv[1])); print(held is not None, flush=True); time.sleep(60)"
+    )
+    (tmp_path / "link").symlink_to(path)
+    command = [sys.executable, "-c", holds, tmp_path / "link"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as other:
+        assert other.stdout is not None
+        assert other.stdout.readline() == "True\n"
+        assert lock_beside(path) is None
+        other.kill()
+    unlock = lock_beside(path)
+    assert unlock is not None
+    assert lock_beside(path) is None
+    child = os.fork()
+    if not child:  # it has the lock's file open too, and ends as a process does
+        unlock()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert lock_beside(path) is None
+    unlock()
+    assert [each.name for each in tmp_path.iterdir()] == ["link"]
 
 
 def test_half_a_line_is_none(tmp_path: Path) -> None:

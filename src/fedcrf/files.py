@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -58,6 +58,39 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
             raise
+
+
+def lock_beside(path: Path) -> Callable[[], None] | None:
+    """Lock a file, by one beside it, for this process; return what unlocks it, None if it is taken.
+
+    The lock goes with the process, however that ends. A file that is left then locks nothing.
+
+    Raises:
+        OSError: It cannot be locked here.
+        ImportError: This system has no such locks.
+    """
+    import fcntl
+
+    path = path.resolve()
+    lock, process = path.with_name(f".{path.name}.lock"), os.getpid()
+    file = lock.open("ab")
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        return None
+    if not os.fstat(file.fileno()).st_nlink:  # its holder took it away meanwhile
+        file.close()
+        return lock_beside(path)
+
+    def unlock() -> None:
+        if os.getpid() == process:  # not where a child of it ends
+            with suppress(OSError):
+                lock.unlink()
+            fcntl.flock(file, fcntl.LOCK_UN)  # also where a child has it open
+            file.close()
+
+    return unlock
 
 
 def append_line(path: Path, line: bytes) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import recorded_runs
+from fedcrf.files import lock_beside
 from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.jobs import Job, JobServer
 from fedcrf.integrations.replies import changed, in_form_of_sent, state_of
@@ -69,6 +70,23 @@ def test_a_job_goes_on_from_its_checkpoint(tmp_path: Path) -> None:
         round_of(server)
     (run,) = recorded_runs(tmp_path / "runs").values()
     assert [record.round for record in run.records()] == [1, 2, 3, 4]
+
+
+def test_no_second_job_writes_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "kept.npz"
+    server = server_of(tmp_path / "one", checkpoint_to=str(path))
+    round_of(server)
+    assert lock_beside(path) is None
+    server.release()
+    another_process = lock_beside(path)
+    assert another_process is not None
+    second = server_of(tmp_path / "two", checkpoint_to=str(path))
+    for site in SITES:
+        with pytest.raises(FedcrfError, match=f"checkpoint {path} is being written by another"):
+            second.fetched(MODEL, [site])
+    assert not (tmp_path / "two").exists()
+    another_process()
+    assert round_of(second)[0].round.number == 2
 
 
 @pytest.mark.parametrize("rule", ["crf-robust", "fedavg"])

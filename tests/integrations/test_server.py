@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import logging
+import re
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -11,9 +14,12 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from experiments.runs import snapshot
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import recorded_runs
+from fedcrf.files import lock_beside
 from fedcrf.integrations.checkpoint import Checkpoint
+from fedcrf.integrations.decision import Decision
 from fedcrf.integrations.server import RuleServer
 from fedcrf.rules import (
     AggregationResult,
@@ -116,6 +122,59 @@ def test_a_checkpoint_of_an_earlier_version_is_read(listed: bool, tmp_path: Path
     assert (saved.round, saved.run) == (3, "a run")
     assert saved.model["w"].tolist() == [1, 1]
     assert saved.memory["rule.v"].tolist() == [0, 0, 0]
+
+
+def test_no_second_server_writes_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    another_process = lock_beside(path)
+    assert another_process is not None
+    refused = f"^checkpoint {path} is being written by another server: wait for .* checkpoint_to$"
+    first = Loop(FedAvgRule(), checkpoint_to=path, record_to=tmp_path / "runs")
+    with pytest.raises(FedcrfError, match=refused):
+        first.run(1)
+    assert [each.name for each in tmp_path.iterdir()] == [".run.npz.lock"]
+    another_process()
+    first.run(1)
+    assert lock_beside(path) is None
+    # One of the same process takes it over, and the first is refused its next round.
+    second = Loop(FedAvgRule(), checkpoint_to=path, record_to=tmp_path / "runs")
+    second.run(3)
+    written = snapshot(tmp_path)
+    for _ in range(2):
+        with pytest.raises(FedcrfError, match=refused):
+            first.server.finish(*decided(first.server, 2))
+    first.server.release()
+    assert snapshot(tmp_path) == written
+    assert lock_beside(path) is None
+    # Whoever is not used any more holds nothing.
+    del second
+    gc.collect()
+    free = lock_beside(path)
+    assert free is not None
+    free()
+
+
+def decided(server: RuleServer, number: int) -> tuple[Decision, State]:
+    server.begin_round(number, MODEL, [1])
+    return server.decide([Answer(1, {"metrics": {COUNT: 10}, "model": MODEL})], COUNT)
+
+
+def test_an_error_ends_a_run_and_its_hold(tmp_path: Path) -> None:
+    path = tmp_path / "run.npz"
+    loop = Loop(FedAvgRule(), checkpoint_to=path)
+    with pytest.raises(FedcrfError, match="had no usable reply, and the run ends"):
+        loop.run(3, nodes=1)
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_a_checkpoint_that_cannot_be_locked_is_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setitem(sys.modules, "fcntl", None)
+    path = tmp_path / "run.npz"
+    Loop(FedAvgRule(), checkpoint_to=path).run(1)
+    assert [*tmp_path.iterdir()] == [path]
+    assert re.search(rf"{path} cannot be locked \(.*fcntl.*\): let no other server", caplog.text)
 
 
 class Hoarding(FedAvgRule):

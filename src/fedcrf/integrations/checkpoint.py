@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, ClassVar
+from weakref import WeakValueDictionary, finalize
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
-from fedcrf.files import atomic_write
+from fedcrf.files import atomic_write, lock_beside
 from fedcrf.rules import Memory, Rule, State
 from fedcrf.rules.base import named
 from fedcrf.statistics import as_numpy
@@ -121,6 +122,46 @@ def _as_saved(array: NDArray[Any]) -> NDArray[Any]:
     import ml_dtypes
 
     return array.view(ml_dtypes.bfloat16)
+
+
+class Hold:
+    """A checkpoint in the hands of one server: no other writes it until `release` is called.
+
+    A server that is not used any more holds nothing, nor does a process that has ended. Within a
+    process a server takes it over from one that does not say when its run ends, as adapters need
+    not; the other may not go on then.
+
+    Args:
+        path: The checkpoint's file, in a folder that is there.
+        ends: Whether the end of the run will be said.
+
+    Raises:
+        FedcrfError: Another server holds it.
+        OSError, ImportError: It cannot be locked here.
+    """
+
+    _of_process: ClassVar[WeakValueDictionary[Path, Hold]] = WeakValueDictionary()
+
+    def __init__(self, path: Path, *, ends: bool) -> None:
+        self._path, self._ends, place = path, ends, path.resolve()
+        before = self._of_process.get(place)
+        handed_over = None if before is None or before._ends else before.release.detach()
+        unlock = lock_beside(place) if handed_over is None else handed_over[1]
+        if unlock is None:
+            raise self._taken()
+        self.release: finalize[[], Hold] = finalize(self, unlock)
+        self._of_process[place] = self
+
+    def check(self) -> None:
+        """Raise a `FedcrfError` where another server has taken it over."""
+        if not self.release.alive:
+            raise self._taken()
+
+    def _taken(self) -> FedcrfError:
+        return FedcrfError(
+            f"checkpoint {self._path} is being written by another server: wait for its run's end, "
+            "or stop it, or give another file as checkpoint_to"
+        )
 
 
 class _TrialError(Exception):

@@ -102,6 +102,7 @@ class JobServer(RuleServer):
         with self._lock:
             if self._contents is None:
                 if self._number == 0 and self._checkpoint is not None:
+                    self.hold()
                     saved = self.saved()
                     if saved is not None:
                         self.go_on(saved, self.model_of(sent))

@@ -30,6 +30,7 @@ from fedcrf.integrations.checkpoint import (
     RULE,
     SIGNS,
     Checkpoint,
+    Hold,
     check_writable,
     checked_memory,
 )
@@ -62,7 +63,9 @@ class RuleServer:
     """A server's rounds, without the framework's messages.
 
     A round is `begin_round`, `decide`, `finish`, and `evaluated` for each evaluation of its model.
-    Rounds have the framework's numbers, from 1 on in every run.
+    Rounds have the framework's numbers, from 1 on in every run. From the first on the server holds
+    the checkpoint, and no other process may write it. An adapter that is told when a run ends calls
+    `release` then, or runs it within `until_the_end`.
 
     Args:
         rule: The server rule.
@@ -134,6 +137,8 @@ class RuleServer:
         self._begin()
         self._round: TrainingRound | None = None
         self._checkpoint = None if checkpoint_to is None else Path(checkpoint_to).absolute()
+        self._hold: Hold | None = None  # of the checkpoint, from a run's begin to its end
+        self._end_is_said = False
         self._recorder: Recorder | None = None
         if record_to is not None:
             try:
@@ -184,6 +189,40 @@ class RuleServer:
         return replace(saved, memory=memory)
 
     @contextmanager
+    def until_the_end(self) -> Iterator[None]:
+        """Within the context a run goes on; at its end other servers may have the checkpoint."""
+        self._end_is_said = True
+        try:
+            yield
+        finally:
+            self._end_is_said = False
+            self.release()
+
+    def hold(self) -> None:
+        """Let no other server have the checkpoint from now on; `begin_round` does so in the first.
+
+        Another process may have it after `release`, or when this server is not used any more. In
+        this process the next server that asks gets it, unless this is within `until_the_end`.
+
+        Raises:
+            FedcrfError: Another server holds it.
+        """
+        if self._checkpoint is None or (self._hold is not None and self._hold.release.alive):
+            return
+        try:
+            self._checkpoint.parent.mkdir(parents=True, exist_ok=True)
+            self._hold = Hold(self._checkpoint, ends=self._end_is_said)
+        except (OSError, ImportError) as error:
+            mend = "let no other server have it as checkpoint_to"
+            self._log.warning("%s cannot be locked (%s): %s", self._checkpoint, error, mend)
+
+    def release(self) -> None:
+        """Let other servers have the checkpoint, as the run has ended."""
+        if self._hold is not None:
+            self._hold.release()
+            self._hold = None
+
+    @contextmanager
     def after(self, saved: Checkpoint, model: State, num_rounds: int) -> Iterator[None]:
         """Within the context, runs continue from a checkpoint; see `go_on`."""
         own = self._origin
@@ -218,7 +257,8 @@ class RuleServer:
         Raises:
             FedcrfError: The model holds something other than real numbers, or in the first round
                 numbers that are not finite, or none that the rule can use; the memory is of another
-                model; or records or the checkpoint cannot be written.
+                model; records or the checkpoint cannot be written; or another server holds the
+                checkpoint.
         """
         model = self.model_of(sent)
         if number == 1:
@@ -233,6 +273,7 @@ class RuleServer:
             self._check_memory(model)
             if self._checkpoint is not None:
                 check_writable(self._checkpoint)
+            self.hold()
             if self._recorder is not None:
                 self._begin_records(self._recorder)
         started = time.perf_counter()
@@ -299,12 +340,22 @@ class RuleServer:
     def finish(self, decision: Decision, model: State) -> None:
         """Record the round, and save it with the next global model, before its evaluation.
 
-        Where the rule keeps the present model, this is saved, whatever ``model`` is.
+        Where the rule keeps the present model, this is saved, whatever ``model`` is. An error ends
+        the run.
 
         Raises:
-            FedcrfError: It is the second round in a row without a usable reply, or a file cannot be
-                written.
+            FedcrfError: It is the second round in a row without a usable reply, a file cannot be
+                written, or another server of this process has taken the checkpoint over.
         """
+        if self._hold is not None:
+            self._hold.check()
+        try:
+            self._finish(decision, model)
+        except BaseException:
+            self.release()
+            raise
+
+    def _finish(self, decision: Decision, model: State) -> None:
         number = decision.round.number
         if self._recorder is not None:
             losses = numbers(decision.metrics, self.metric_names.training_loss)

@@ -1002,6 +1002,30 @@ def test_a_killed_run_goes_on_to_the_same_bits(
     assert len(recorded_runs(tmp_path / "runs")) == 2
 
 
+@pytest.mark.parametrize("begin", ["start", "resume"])
+def test_a_second_server_is_refused_until_the_first_has_ended(begin: str, tmp_path: Path) -> None:
+    path, asked = tmp_path / "run.npz", []
+    refused = f"^checkpoint {path} is being written by another server: wait for its run's end"
+    other = Nodes(dict.fromkeys((1, 2), asked.append))
+
+    def evaluate(number: int, _: ArrayRecord) -> None:
+        if number:
+            with pytest.raises(FedcrfError, match=refused):
+                getattr(CRFAvg(checkpoint_to=path), begin)(other, arrays(MODEL), 5)
+        if number == 2:
+            raise KilledError
+
+    strategy = CRFAvg(checkpoint_to=path)
+    for _ in range(2):
+        with pytest.raises(KilledError):
+            strategy.start(trained_by_round(), arrays(MODEL), 2, evaluate_fn=evaluate)
+        assert [*tmp_path.iterdir()] == [path]
+    assert not asked
+    whole = strategy.resume(trained_by_round(), arrays(MODEL), 3)
+    assert list(whole.train_metrics_clientapp) == [3]
+    assert [*tmp_path.iterdir()] == [path]
+
+
 def test_a_round_that_was_recorded_and_not_saved_is_done_and_recorded_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -17,6 +17,7 @@ import pytest
 pytest.importorskip("nvflare", reason="nvflare is not installed: pip install 'fedcrf[nvflare]'")
 
 import torch
+from nvflare.apis.event_type import EventType
 from nvflare.apis.fl_context import FLContext
 from nvflare.app_common.abstract.fl_model import FLModel, ParamsType
 from nvflare.app_common.app_constant import AppConstants
@@ -26,6 +27,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.recorded import recorded_runs
+from fedcrf.files import lock_beside
 from fedcrf.integrations.nvflare import RuleAggregator
 
 ROOT = Path(__file__).parents[3]
@@ -117,6 +119,16 @@ def test_a_sampled_site_that_never_fetches_the_model_is_named(tmp_path: Path) ->
     (run,) = recorded_runs(tmp_path / "fedcrf").values()
     (record,) = run.records()
     assert [each.node for each in record.excluded_nodes or ()] == ["site-2"]
+
+
+def test_a_job_holds_its_checkpoint_to_its_end(tmp_path: Path) -> None:
+    aggregator = begun(tmp_path)
+    round_of(aggregator, [result(site) for site in SITES])
+    assert lock_beside(tmp_path / "fedcrf.npz") is None
+    aggregator.handle_event(EventType.END_RUN, FLContext())
+    free = lock_beside(tmp_path / "fedcrf.npz")
+    assert free is not None
+    free()
 
 
 BAD: list[tuple[dict[str, Any], str]] = [

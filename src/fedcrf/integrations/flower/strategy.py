@@ -170,10 +170,11 @@ class RuleStrategy(Settings, FedAvg):
             self.record_evaluation(number, metrics)
             return metrics
 
-        return super().start(
-            grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config,
-            None if evaluate_fn is None else evaluated,
-        )  # fmt: skip
+        with self._server.until_the_end():
+            return super().start(
+                grid, initial_arrays, num_rounds, timeout, train_config, evaluate_config,
+                None if evaluate_fn is None else evaluated,
+            )  # fmt: skip
 
     def resume(
         self,
@@ -197,24 +198,27 @@ class RuleStrategy(Settings, FedAvg):
         replace, and the rounds of the whole run.
 
         Raises:
-            FedcrfError: There is no ``checkpoint_to``; the file is damaged, or of another rule or
-                model; or two rounds in a row had no usable reply.
+            FedcrfError: There is no ``checkpoint_to``; the file is damaged, of another rule or
+                model, or being written by another server; or two rounds in a row had no usable
+                reply.
         """
         check_whole("num_rounds", num_rounds, least=0)
         others = (timeout, train_config, evaluate_config, evaluate_fn)
-        saved = self._server.saved()
-        if saved is None:
-            return self.start(grid, initial_arrays, num_rounds, *others)
-        with self._server.after(saved, as_state(initial_arrays), num_rounds):
-            arrays = as_record(dict(saved.model))
-            if saved.round >= num_rounds:
-                result = Result(arrays=arrays)
-                metrics = None if evaluate_fn is None else evaluate_fn(saved.round, arrays)
-                if metrics is not None:
-                    self.record_evaluation(0, metrics)
-                    result.evaluate_metrics_serverapp[saved.round] = metrics
-                return result
-            result = self.start(grid, arrays, num_rounds - saved.round, *others)
+        with self._server.until_the_end():
+            self._server.hold()
+            saved = self._server.saved()
+            if saved is None:
+                return self.start(grid, initial_arrays, num_rounds, *others)
+            with self._server.after(saved, as_state(initial_arrays), num_rounds):
+                arrays = as_record(dict(saved.model))
+                if saved.round >= num_rounds:
+                    result = Result(arrays=arrays)
+                    metrics = None if evaluate_fn is None else evaluate_fn(saved.round, arrays)
+                    if metrics is not None:
+                        self.record_evaluation(0, metrics)
+                        result.evaluate_metrics_serverapp[saved.round] = metrics
+                    return result
+                result = self.start(grid, arrays, num_rounds - saved.round, *others)
         return _counted_from(saved.round, result)
 
     def configure_train(
@@ -247,8 +251,8 @@ class RuleStrategy(Settings, FedAvg):
 
         Raises:
             FedcrfError: The model holds something other than real numbers, or none that the rule
-                can use; the memory is of another model; or records or the checkpoint cannot be
-                written.
+                can use; the memory is of another model; records or the checkpoint cannot be
+                written; or another server is writing the checkpoint.
         """
         # Also where a run begins: strategies that wrap this one replace ``start``.
         messages = self.note_sent(messages)

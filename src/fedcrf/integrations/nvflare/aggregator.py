@@ -76,7 +76,7 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
         self._server: JobServer | None = None
 
     def handle_event(self, event_type: str, fl_ctx: FLContext) -> None:
-        """Begin the job, and each round when the first site fetches the model."""
+        """Begin the job, and each round when the first site fetches the model; end the job."""
         super().handle_event(event_type, fl_ctx)
         try:
             if event_type == EventType.START_RUN:
@@ -87,6 +87,8 @@ class RuleAggregator(ModelAggregator):  # type: ignore[misc] # NVFlare has no ty
                 sites = [] if peer is None else [peer.get_identity_name()]
                 params = FLModelUtils.from_shareable(shareable).params
                 self.sent(params, [*sites, *_sampled(fl_ctx)])
+            elif event_type == EventType.END_RUN and self._server is not None:
+                self._server.release()
         except FedcrfError as error:
             self.system_panic(str(error), fl_ctx)
 
