@@ -139,13 +139,16 @@ class RecordedRun:
         with _writing(self.path):
             write_text(self.path / DESCRIPTION, begun.model_dump_json(indent=1) + "\n")
 
-    def go_on(self) -> None:
-        """Prepare for more rounds of a run that was stopped: an unfinished last line goes."""
+    def go_on(self, after: float = math.inf) -> None:
+        """Prepare for more rounds of a run that was stopped, after one of its rounds.
+
+        An unfinished last line goes, and so do later rounds, which are not of the run that goes on.
+        """
         with _writing(self.path):
             rounds = self.path / ROUNDS
             lines = whole_lines(rounds) if rounds.exists() else []
             with atomic_write(rounds) as file:
-                file.writelines(line + b"\n" for line in lines)
+                file.writelines(line + b"\n" for line in lines if _round_of(line) <= after)
 
     def exists(self) -> bool:
         """Tell whether the folder holds a recorded run."""
@@ -188,6 +191,15 @@ class RecordedRun:
         """Keep one more round, or what was measured of one."""
         with _writing(self.path):
             append_line(self.path / ROUNDS, line_of(record))
+
+
+def _round_of(line: bytes) -> float:
+    """Return which round a line is of, or measured of; minus infinity where it is damaged."""
+    try:
+        found: Mapping[str, float] = json.loads(line)
+        return float(found.get("round", found.get("evaluated_round", -math.inf)))
+    except (ValueError, TypeError, AttributeError):
+        return -math.inf
 
 
 @contextmanager

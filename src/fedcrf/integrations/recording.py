@@ -119,14 +119,14 @@ class Recorder:
 
         A record without a round yet is not begun twice: a server may choose its nodes anew.
         ``clients`` are those of the earlier run by node, after so many ``rounds``; they keep their
-        numbers.
+        numbers. Rounds after these go: the run that goes on has others in their place.
 
         Raises:
             FedcrfError: The folder cannot be made.
         """
         before = self._earlier(run)
         if before is not None:
-            before.go_on()
+            before.go_on(after=rounds)
             self._run, self._numbers = before, _numbers_in(before, clients or {}, rounds)
             return before.path
         self._numbers = ShownNumbers({})

@@ -411,6 +411,35 @@ def test_a_client_has_one_number_in_all_rounds_of_a_run(
     assert shown == {(100, 0), (101, 1), (102, 2), (103, 3), (500, 4), (600, 5), (105, 6)}
 
 
+def test_a_run_from_an_older_checkpoint_is_shown_without_the_rounds_after_it(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "run.npz"
+    places = {"record_to": tmp_path / "runs", "checkpoint_to": path}
+    # 102 comes after the older checkpoint; in the run that goes on there is another in its place.
+    first, second = (Nodes({n: node(n) for n in (100, 101, new)}) for new in (102, 203))
+    before = Nodes({n: node(n) for n in (100, 101)})
+    CRFAvg(**places).resume(before, arrays(MODEL), 2)
+    older = path.read_bytes()
+    CRFAvg(**places).resume(first, arrays(MODEL), 6)
+    run = only_run(tmp_path / "runs")
+    damage = b'{"round": "three"}\n[7]\nnothing\n'
+    path.write_bytes(older)
+    # Nothing is left to do, or the run is refused: it does not go on, and loses nothing.
+    CRFAvg(**places).resume(first, arrays(MODEL), 2, evaluate_fn=lambda *_: MetricRecord({"a": 1}))
+    with pytest.raises(FedcrfError, match="is it of another run"):
+        CRFAvg(**places).resume(first, arrays({"other": np.ones(2)}), 6)
+    assert [record.round for record in run.records()] == [1, 2, 3, 4, 5, 6]
+    CRFAvg(**places).resume(second, arrays(MODEL), 4)
+    assert run == only_run(tmp_path / "runs")
+    shown = [(record.round, record.nodes) for record in run.records()]
+    assert shown == [(1, [100, 101]), (2, [100, 101]), (3, [100, 101, 203]), (4, [100, 101, 203])]
+    lines = (run.path / "rounds.jsonl").read_bytes()
+    (run.path / "rounds.jsonl").write_bytes(lines + damage)
+    run.go_on(after=4)
+    assert (run.path / "rounds.jsonl").read_bytes() == lines + damage, "what it is nobody knows"
+
+
 class KilledError(Exception):
     pass
 
