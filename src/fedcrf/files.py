@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -58,6 +59,19 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
             raise
+
+
+def remove_unfinished(path: Path) -> None:
+    """Remove what `atomic_write` left of a file where it was killed; call it under a lock alone.
+
+    Whether another writer is alive, perhaps on another host, the names do not say.
+    """
+    path = path.resolve()
+    left = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}")
+    with suppress(OSError):
+        for each in path.parent.iterdir():
+            if left.fullmatch(each.name):
+                each.unlink()
 
 
 def lock_beside(path: Path) -> Callable[[], None] | None:

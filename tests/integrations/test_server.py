@@ -167,6 +167,26 @@ def test_an_error_ends_a_run_and_its_hold(tmp_path: Path) -> None:
     assert [*tmp_path.iterdir()] == [path]
 
 
+def test_what_a_kill_left_of_a_checkpoint_goes_when_nobody_writes_it(tmp_path: Path) -> None:
+    unfinished = tmp_path / ".run.npz.123-0a1b2c3d"
+    ours = [
+        ".run.npz.old",
+        ".run.npz.123-0a1b2c3d4",
+        ".other.npz.123-0a1b2c3d",
+        ".runxnpz.1-0a1b2c3d",
+    ]
+    for path in (unfinished, *(tmp_path / name for name in ours)):
+        path.touch()
+    first = Loop(FedAvgRule(), checkpoint_to=tmp_path / "run.npz")
+    first.run(1)
+    first.server.release()
+    assert {path.name for path in tmp_path.iterdir()} == {*ours, "run.npz"}
+    first.run(2)
+    unfinished.touch()  # as another thread of this process may be writing it
+    Loop(FedAvgRule(), checkpoint_to=tmp_path / "run.npz").run(3)
+    assert unfinished.exists()
+
+
 def test_a_checkpoint_that_cannot_be_locked_is_written_all_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

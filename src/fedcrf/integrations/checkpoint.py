@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
-from fedcrf.files import atomic_write, lock_beside
+from fedcrf.files import atomic_write, lock_beside, remove_unfinished
 from fedcrf.rules import Memory, Rule, State
 from fedcrf.rules.base import named
 from fedcrf.statistics import as_numpy
@@ -127,6 +127,8 @@ def _as_saved(array: NDArray[Any]) -> NDArray[Any]:
 class Hold:
     """A checkpoint in the hands of one server: no other writes it until `release` is called.
 
+    What servers that were killed left unfinished of it is taken away.
+
     A server that is not used any more holds nothing, nor does a process that has ended. Within a
     process a server takes it over from one that does not say when its run ends, as adapters need
     not; the other may not go on then.
@@ -149,6 +151,8 @@ class Hold:
         unlock = lock_beside(place) if handed_over is None else handed_over[1]
         if unlock is None:
             raise self._taken()
+        if handed_over is None:  # nobody writes it
+            remove_unfinished(place)
         self.release: finalize[[], Hold] = finalize(self, unlock)
         self._of_process[place] = self
 
