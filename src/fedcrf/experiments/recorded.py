@@ -29,7 +29,7 @@ from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.settings import build, without_gone
 from fedcrf.experiments.store import ROUNDS, Course, line_of, read_lines, read_record, undamaged
-from fedcrf.files import append_line, atomic_write, whole_lines, write_text
+from fedcrf.files import MENDS, append_line, atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
 from fedcrf.rules.byzfl import PREFIX
 from fedcrf.rules.wrappers import BEHIND
@@ -204,11 +204,14 @@ def _round_of(line: bytes) -> float:
 
 @contextmanager
 def _writing(folder: Path) -> Iterator[None]:
-    """Turn an error of the disk into a `FedcrfError` that names the folder."""
+    """Turn an error of the disk into a `FedcrfError` that names the folder and what helps."""
     try:
         yield
     except OSError as error:
-        raise FedcrfError(f"records folder {folder}: {error.strerror}") from None
+        why = error.strerror or str(error)
+        said = why.endswith(tuple(MENDS.values()))
+        mend = "" if said else "; name another as record_to"
+        raise FedcrfError(f"records folder {folder}: {why}{mend}") from None
 
 
 def rule_settings(rule: Rule) -> dict[str, Any]:

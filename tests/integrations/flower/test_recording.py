@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import json
 import logging
 import math
@@ -15,6 +16,7 @@ from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result
 
+from experiments.runs import full_disk
 from fedcrf import FedcrfError
 from fedcrf.cli import app
 from fedcrf.experiments.recorded import (
@@ -352,8 +354,27 @@ def test_a_folder_as_earlier_versions_wrote_it_is_read(tmp_path: Path) -> None:
 def test_what_cannot_be_written_is_named(tmp_path: Path) -> None:
     strategy = CRFAvg(record_to=tmp_path / "runs")
     (tmp_path / "runs").touch()
-    with pytest.raises(FedcrfError, match=f"records folder {tmp_path / 'runs'}: File exists"):
+    said = f"records folder {tmp_path / 'runs'}: File exists; name another as record_to$"
+    with pytest.raises(FedcrfError, match=said):
         run(strategy)
+
+
+@pytest.mark.parametrize("file", ["description.json", "rounds.jsonl"])
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EFBIG, "File too large; name another as record_to"),
+        (errno.EACCES, "Permission denied: choose another folder"),
+        (errno.ENOSPC, "No space left on device: make room, and give the same command again"),
+    ],
+    ids=errno.errorcode.get,
+)
+def test_records_that_cannot_be_written_are_named_with_a_mend(
+    number: int, said: str, file: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    full_disk(monkeypatch, file, number)
+    with pytest.raises(FedcrfError, match=rf"^records folder {tmp_path}/[\d-]+: {said}$"):
+        run(CRFAvg(record_to=tmp_path))
 
 
 def test_a_damaged_description_is_named(tmp_path: Path) -> None:
