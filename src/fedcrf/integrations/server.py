@@ -7,6 +7,7 @@ models and metrics that are returned.
 from __future__ import annotations
 
 import logging
+import re
 import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
@@ -435,10 +436,17 @@ class RuleServer:
         if not self._memory or self._refusal(self._secret_rule.begin(), model):
             return
         error = self._refusal(self._memory, model)
-        if isinstance(error, FedcrfError):
-            raise error
-        if error is not None:
-            raise FedcrfError(f"the memory is damaged ({in_a_line(error)}): {MEND}")
+        if error is None:
+            return
+        if not isinstance(error, FedcrfError):
+            error = FedcrfError(f"the memory is damaged ({in_a_line(error)}): {MEND}")
+        if self.rounds_before:  # nobody gave the memory, nor can give another
+            what = re.sub("[:;] give .*", "", str(error))
+            error = FedcrfError(
+                f"checkpoint {self._checkpoint}: {what}; give the rule the settings that it had, "
+                "or take the checkpoint away to begin anew"
+            )
+        raise error
 
     def _refusal(self, memory: Memory, model: State) -> Exception | None:
         """Return the rule's error where it decides on one report that changes nothing, if any."""

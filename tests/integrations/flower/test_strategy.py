@@ -357,6 +357,21 @@ def test_a_number_of_rounds_that_is_none(begin: str, rounds: Any, tmp_path: Path
         getattr(strategy, begin)(Nodes({}), arrays(MODEL), num_rounds=rounds)
 
 
+@pytest.mark.parametrize("begin", ["start", "resume"])
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("given", [{"w": np.zeros(2)}, None], ids=["arrays", "None"])
+def test_a_model_in_another_form_than_flower_s_is_named(
+    given: Any, begun: bool, begin: str, tmp_path: Path
+) -> None:
+    places = {"checkpoint_to": tmp_path / "run.npz"}
+    if begun:
+        CRFAvg(**places).start(trained_by_round(), arrays(MODEL), 1)
+    kind = type(given).__name__
+    said = f"^initial_arrays is of type {kind}: give the model as an ArrayRecord$"
+    with pytest.raises(FedcrfError, match=said):
+        getattr(CRFAvg(**places), begin)(trained_by_round(), given, 2)
+
+
 @dataclass(frozen=True)
 class Deciding(Rule):
     """A rule that decides by a function."""
@@ -1134,6 +1149,32 @@ def test_memory_that_the_rule_does_not_go_on_from_is_refused_before_nodes_train(
     with pytest.raises(FedcrfError, match=said):
         ask(second, [1, 2], model)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("made_by", "goes_on", "said"),
+    [
+        (CRFRobust(sketch_size=64), CRFRobust(sketch_size=32), r"sketch size 64, here 32\)"),
+        (CRFRobust(sketch_seed=3), CRFRobust(sketch_seed=4), r"another sketch seed\)"),
+    ],
+    ids=["sketches", "signs"],
+)
+def test_a_checkpoint_of_other_settings_is_named_with_a_mend(
+    made_by: Rule, goes_on: Rule, said: str, tmp_path: Path
+) -> None:
+    path = tmp_path / "run.npz"
+    RuleStrategy(made_by, checkpoint_to=path).start(trained_by_round(), arrays(MODEL), 1)
+    mend = "; give the rule the settings that it had, or take the checkpoint away to begin anew"
+    with pytest.raises(FedcrfError, match=f"^checkpoint {path}: the memory is of .*{said}{mend}$"):
+        RuleStrategy(goes_on, checkpoint_to=path).resume(trained_by_round(), arrays(MODEL), 2)
+
+
+def test_what_is_no_array_is_named_with_or_without_a_checkpoint(tmp_path: Path) -> None:
+    path, text = tmp_path / "run.npz", arrays({"weight": np.array(["a text"])})
+    for _ in range(2):
+        with pytest.raises(FedcrfError, match=r"^the global model holds <U6 as 'weight': give"):
+            CRFAvg(checkpoint_to=path).resume(trained_by_round(), text, 2)
+        CRFAvg(checkpoint_to=path).start(trained_by_round(), arrays(MODEL), 1)
 
 
 def test_crfavg_goes_on_with_who_its_clients_are() -> None:

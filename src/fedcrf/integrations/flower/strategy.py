@@ -159,10 +159,11 @@ class RuleStrategy(Settings, FedAvg):
         """Run the rounds as ``FedAvg`` does; what ``evaluate_fn`` returns is recorded too.
 
         Raises:
-            FedcrfError: Two rounds in a row without a usable reply, or ``num_rounds`` is no whole
-                number.
+            FedcrfError: Two rounds in a row without a usable reply, ``num_rounds`` is no whole
+                number, or ``initial_arrays`` is no ``ArrayRecord``.
         """
         check_whole("num_rounds", num_rounds, least=0)
+        _check_arrays(initial_arrays)
 
         def evaluated(number: int, arrays: ArrayRecord) -> MetricRecord | None:
             assert evaluate_fn is not None
@@ -199,17 +200,17 @@ class RuleStrategy(Settings, FedAvg):
 
         Raises:
             FedcrfError: There is no ``checkpoint_to``; the file is damaged, of another rule or
-                model, or being written by another server; or two rounds in a row had no usable
-                reply.
+                model, or being written by another server; or as ``start``.
         """
         check_whole("num_rounds", num_rounds, least=0)
+        _check_arrays(initial_arrays)
         others = (timeout, train_config, evaluate_config, evaluate_fn)
         with self._server.until_the_end():
             self._server.hold()
             saved = self._server.saved()
             if saved is None:
                 return self.start(grid, initial_arrays, num_rounds, *others)
-            with self._server.after(saved, as_state(initial_arrays), num_rounds):
+            with self._server.after(saved, self._server.model_of(initial_arrays), num_rounds):
                 arrays = as_record(dict(saved.model))
                 if saved.round >= num_rounds:
                     result = Result(arrays=arrays)
@@ -374,6 +375,13 @@ class CRFAvg(RuleStrategy):
         given = {n: each for n, each in locals().items() if n not in ("self", "__class__")}
         rule = CRF(**{each.name: given.pop(each.name) for each in fields(CRF)})
         super().__init__(rule, **given)
+
+
+def _check_arrays(initial_arrays: object) -> None:
+    """Raise a `FedcrfError` where a run's first model is not in Flower's form."""
+    if not isinstance(initial_arrays, ArrayRecord):
+        kind = type(initial_arrays).__name__
+        raise FedcrfError(f"initial_arrays is of type {kind}: give the model as an ArrayRecord")
 
 
 def _counted_from(rounds: int, result: Result) -> Result:
