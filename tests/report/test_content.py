@@ -11,10 +11,15 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.tables import UNDER_ATTACK
+from fedcrf.experiments.analysis.tables import (
+    UNDER_ATTACK,
+    comparison_table,
+    results_table,
+)
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import Store
 from fedcrf.report.page import read_report, render, write_page
@@ -242,6 +247,41 @@ def test_runs_beside_each_other_say_where_one_is_under_attack(
         assert report.comparison is not None
         assert report.comparison.note == report.runs[1].results.note == note
         assert report.runs[0].results.note == ""
+
+
+def table_of(attack: str, *accuracies: float) -> pd.DataFrame:
+    """Return the finished cells of a run with one method and so many seeds."""
+    return pd.DataFrame(
+        {
+            "method": "fedavg",
+            "seed": range(len(accuracies)),
+            "attack": attack,
+            "accuracy": accuracies,
+            "fingerprint": "the same",
+            "complete": True,
+        }
+    )
+
+
+def test_runs_of_different_attacks_have_no_difference_to_the_first() -> None:
+    first, second = table_of("sign-flip", 0.5, 0.6, 0.7), table_of("sign-flip", 0.6, 0.7, 0.9)
+    compared = comparison_table([("first", first), ("second", second)])
+    assert compared.header[-1] == "Δ to first [95 %]"
+    assert [row[-1] for row in compared.rows] == ["–", "+0.133 [-0.010, +0.277]"]
+    for attack in ("label-flip", ""):
+        other = comparison_table([("first", first), ("second", second.assign(attack=attack))])
+        assert other.header == compared.header[:-1]
+        assert other.rows == tuple(row[:-1] for row in compared.rows)
+
+
+def test_an_interval_that_is_cut_is_not_shown() -> None:
+    first, second = table_of("", 0.1, 0.9, 0.1), table_of("", 0.9, 0.1, 0.9)
+    compared = comparison_table([("first", first), ("second", second)])
+    assert compared.rows[-1][-1] == "+0.267 [too wide]"
+    # Tables elsewhere show where it was cut.
+    cells = pd.concat([first, second.assign(method="crf-robust")])
+    assert results_table("", cells, {}).rows[-1][-1] == "+0.267 [-1.000, +1.000]"
+    assert results_table("", cells, {}, bound=1.0).rows[-1][-1] == "+0.267 [too wide]"
 
 
 def test_a_folder_that_is_no_run_is_named(tmp_path: Path) -> None:

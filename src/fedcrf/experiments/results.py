@@ -108,11 +108,15 @@ class RunResults:
         """Its cells, a row each; see `frame`."""
         return frame(run_rows(self, Path(), {}))
 
-    def tables(self) -> tuple[Table, Table]:
-        """Return the results over the finished cells, and what stands behind them."""
+    def tables(self, bound: float = math.inf) -> tuple[Table, Table]:
+        """Return the results over the finished cells, and what stands behind them.
+
+        Intervals of differences that reach ``bound`` are not written.
+        """
         published = published_column(self.spec)
         note = "" if self.spec.threat is None else UNDER_ATTACK
-        return results_table(self.title, self.table, published, note), details_table(self.table)
+        results = results_table(self.title, self.table, published, note, bound)
+        return results, details_table(self.table)
 
     def records(self) -> dict[str, list[Rounds]]:
         """Return the rounds of every cell by method, seed by seed."""

@@ -34,6 +34,9 @@ FEWEST_SEEDS = 3
 BASELINE = "fedavg"
 """The method that others are compared with."""
 
+GREATEST = 1.0
+"""The greatest possible difference of two accuracies."""
+
 RESAMPLES = 10_000
 """How often the seeds are drawn again for the interval of a worst case."""
 
@@ -109,7 +112,7 @@ def method_difference(
 
 
 def paired_difference(
-    values: pd.Series, baseline: pd.Series, bound: float = 1.0
+    values: pd.Series, baseline: pd.Series, bound: float = GREATEST
 ) -> Estimate | None:
     """Return the mean of ``values − baseline`` with Student's t interval; None without a pair.
 
@@ -298,24 +301,31 @@ def tables_in(page: str) -> Iterator[Table]:
         yield Table("", header, tuple(below[1:]))  # below the rule
 
 
-def method_rows(cells: pd.DataFrame) -> Iterator[tuple[str, tuple[str, str, str]]]:
+def method_rows(
+    cells: pd.DataFrame, bound: float = math.inf
+) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield each method that has a complete cell, with its entries.
 
-    They are the number of its seeds, its accuracy and its paired difference to FedAvg.
+    They are the number of its seeds, its accuracy and its paired difference to FedAvg, whose
+    interval is within ``bound``; see `interval_text`.
     """
     for method in dict.fromkeys(cells["method"]):
         accuracy = mean_accuracy(cells, method)
         if accuracy is not None:
-            difference = difference_text(method_difference(cells, method))
+            difference = difference_text(method_difference(cells, method), bound=bound)
             yield method, (str(accuracy.seeds), estimate_text(accuracy), difference)
 
 
 def results_table(
-    title: str, cells: pd.DataFrame, published: Mapping[str, Estimate], note: str = ""
+    title: str,
+    cells: pd.DataFrame,
+    published: Mapping[str, Estimate],
+    note: str = "",
+    bound: float = math.inf,
 ) -> Table:
     """Return the methods of one run, and the paper's numbers where it has ``published`` some."""
     rows = []
-    for method, entries in method_rows(cells):
+    for method, entries in method_rows(cells, bound):
         paper = (estimate_text(published.get(method)),) if published else ()
         rows.append((method_title(method), *entries, *paper))
     header = ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
@@ -357,22 +367,25 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
     """Return the runs beside each other: a row for each run and method.
 
     The difference is to the same method of the first run, paired by seed where both had the same
-    data.
+    data. There is none between runs of different attacks.
     """
     rows = []
+    alike = len({attack for _, cells in runs for attack in cells["attack"]}) == 1
     (first_name, first), *_ = runs
     of_first = by_axes(first, "method")
     for name, cells in runs:
         of_method = by_axes(cells, "method")
-        for method, entries in method_rows(cells):
+        for method, entries in method_rows(cells, GREATEST):
             ours, theirs = of_method[method], of_first[method]
             same_data = ours["fingerprint"].eq(theirs["fingerprint"].reindex(ours.index))
             to_first = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
-            difference = difference_text(None if cells is first else to_first)
-            rows.append((f"{name}: {method_title(method)}", *entries, difference))
-    header = ("run and method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
-    to_first_run = f"Δ to {first_name} [95 %]"
-    return Table("The runs beside each other", (*header, to_first_run), tuple(rows), note)
+            difference = difference_text(None if cells is first else to_first, bound=GREATEST)
+            last = (difference,) if alike else ()
+            rows.append((f"{name}: {method_title(method)}", *entries, *last))
+    header = ["run and method", "seeds", "test accuracy", "Δ to FedAvg [95 %]"]
+    if alike:
+        header.append(f"Δ to {first_name} [95 %]")
+    return Table("The runs beside each other", tuple(header), tuple(rows), note)
 
 
 def estimate_text(value: Estimate | None) -> str:
@@ -382,17 +395,22 @@ def estimate_text(value: Estimate | None) -> str:
     return f"{value.mean:.3f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.3f}")
 
 
-def difference_text(value: Estimate | None, form: str = "+.3f") -> str:
-    """Return the mean and its 95 % interval, or that the seeds are too few for one."""
+def difference_text(value: Estimate | None, form: str = "+.3f", *, bound: float = math.inf) -> str:
+    """Return the mean and its 95 % interval, or why there is none; see `interval_text`."""
     if value is None:
         return NO_NUMBER
-    return f"{value.mean:{form}} {interval_text(value, form)}"
+    return f"{value.mean:{form}} {interval_text(value, form, bound=bound)}"
 
 
-def interval_text(value: Estimate, form: str = ".3f") -> str:
-    """Return the 95 % interval in brackets, or that the seeds are too few for one."""
+def interval_text(value: Estimate, form: str = ".3f", *, bound: float = math.inf) -> str:
+    """Return the 95 % interval in brackets, or that the seeds are too few for one.
+
+    One that reaches ``bound``, where it was cut, is only said to be too wide.
+    """
     if value.seeds < FEWEST_SEEDS:
         return "[too few seeds]"
+    if max(-value.low, value.high) >= bound:
+        return "[too wide]"
     return f"[{value.low:{form}}, {value.high:{form}}]"
 
 
