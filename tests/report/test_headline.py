@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from experiments.runs import carry_out, record, small_spec
-from fedcrf.experiments.analysis.tables import mean_accuracy, method_difference
+from fedcrf.experiments.analysis.tables import Estimate, mean_accuracy, method_difference
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.store import Course, Store
 from fedcrf.report.effects import last_verdicts
@@ -58,7 +58,7 @@ def test_who_is_distrusted_is_told_with_the_attackers(attacked: Path) -> None:
     tile, said = told
     last = found.records[-1].round
     low = sum(each.is_low and last - each.since >= 2 for each in verdicts)
-    assert tile.value == f"{low} of 4"
+    assert tile.value == f"{low or 'none'} of 4"
     assert f" of {len(found.attackers)} attacker" in tile.about
     assert said == f"{low or 'none'} of 4 clients ({tile.about})"
 
@@ -74,6 +74,34 @@ def test_a_client_that_lost_its_trust_just_now_is_not_yet_named(attacked: Path) 
     assert "2 clients, distrusted for fewer than 3 rounds, are not counted" in tile.about
     assert said.endswith(f" of 4 clients ({tile.about})")
     assert last_verdicts([*found.records[:-1], fallen], found.rule)[0].is_low
+
+
+@pytest.mark.parametrize(
+    ("attackers", "weight", "value", "about"),
+    [
+        ([0, 1], 0.5, "none of 2", "2 attackers missed"),
+        ([1], 0.5, "none of 2", "1 attacker missed"),
+        ([], 0.5, "none of 2", ""),
+        ([0], 0.0, "1 of 2", "client 0 since round 1; 1 of 1 attacker"),
+        ([0, 1], 0.0, "1 of 2", "client 0 since round 1; 1 of 2 attackers"),
+        ([1], 0.0, "1 of 2", "client 0 since round 1; 1 attacker missed"),
+    ],
+)
+def test_attackers_that_nobody_found_are_missed(
+    attackers: list[int], weight: float, value: str, about: str
+) -> None:
+    rounds = [
+        judged(number, weight, [0, 1]).model_copy(update={"attackers": attackers})
+        for number in (1, 2, 3)
+    ]
+    told = distrusted_clients(Course("", rounds, CRF()))
+    assert told is not None
+    assert (told[0].value, told[0].about) == (value, about)
+    # One that attacks in some rounds alone is not missed while it is honest.
+    honest_at_last = [*rounds[:2], rounds[2].model_copy(update={"attackers": []})]
+    told = distrusted_clients(Course("", honest_at_last, CRF()))
+    assert told is not None
+    assert "missed" not in told[0].about
 
 
 def judged(number: int, first: float, clients: Sequence[int]) -> RoundRecord:
@@ -165,10 +193,30 @@ def test_a_rule_that_judges_nobody_has_no_such_tile(tmp_path: Path) -> None:
 def test_a_difference_that_seeds_may_have_made_is_not_called_clear(
     finished: Path, monkeypatch: pytest.MonkeyPatch, low: float, title: str
 ) -> None:
-    from fedcrf.experiments.analysis.tables import Estimate
-
     gain = Estimate(0.01, 3, 0.001, 0.001 + low, 0.02)
     monkeypatch.setattr("fedcrf.report.headline.method_difference", lambda *_: gain)
     tile = headline(finished).tiles[-1]
     assert tile.title == title
     assert ("no clear difference" in headline(finished).sentence) == (low < 0)
+
+
+@pytest.mark.parametrize(
+    ("gain", "value", "about", "said"),
+    [
+        (Estimate(0.0, 3, 0.0, 0.0, 0.0), "no difference",
+         "the same test accuracy in every seed", ", the same as FedAvg;"),
+        (Estimate(0.0, 1), "no difference", "the same test accuracy", ", the same as FedAvg;"),
+        (Estimate(0.0, 3, 0.1, -0.2, 0.2), "no clear difference",
+         "0.0 points of test accuracy; 95 % [-20.0, +20.0]", ", the same as FedAvg on average;"),
+        (Estimate(0.08, 3, 0.4, -0.9, 1.0), "no clear difference",
+         "8.0 points more of test accuracy; 95 % [too wide]", "8.0 points more than FedAvg, which"),
+    ],
+)  # fmt: skip
+def test_a_result_like_fedavgs_is_said_in_words(
+    finished: Path, monkeypatch: pytest.MonkeyPatch,
+    gain: Estimate, value: str, about: str, said: str,
+) -> None:  # fmt: skip
+    monkeypatch.setattr("fedcrf.report.headline.method_difference", lambda *_: gain)
+    told = headline(finished)
+    assert (told.tiles[-1].value, told.tiles[-1].about) == (value, about)
+    assert said in told.sentence

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 from fedcrf.experiments.analysis.tables import (
     BASELINE,
+    GREATEST,
     Estimate,
     estimate_text,
     interval_text,
@@ -79,16 +80,20 @@ def headline_of(run: RunResults) -> Headline:
 
 def _beside_fedavg(gain: Estimate) -> tuple[Tile, str]:
     """Return how far an accuracy lies from FedAvg's, as a tile and in words."""
+    if gain.mean == 0.0 and not gain.sd > 0.0:  # the deviation of one seed is NaN
+        where = "the same test accuracy" + (" in every seed" if gain.seeds > 1 else "")
+        return Tile("Beside FedAvg", "no difference", where), "the same as FedAvg"
     points = f"{100 * abs(gain.mean):.1f} points"
     in_points = replace(gain, low=100 * gain.low, high=100 * gain.high)
-    interval = f"of test accuracy; 95 % {interval_text(in_points, '+.1f')}"
+    interval = f"of test accuracy; 95 % {interval_text(in_points, '+.1f', bound=100 * GREATEST)}"
     more = "more" if gain.mean > 0 else "less"
     if not gain.low <= 0.0 <= gain.high:  # the interval of few seeds is NaN
         change = "Gained over FedAvg" if gain.mean > 0 else "Cost against FedAvg"
         return Tile(change, points, interval), f"{points} {more} than FedAvg"
     unclear = "no clear difference"
     if points == "0.0 points":
-        return Tile("Beside FedAvg", unclear, f"{points} {interval}"), "on average that of FedAvg"
+        tile = Tile("Beside FedAvg", unclear, f"{points} {interval}")
+        return tile, "the same as FedAvg on average"
     tile = Tile("Beside FedAvg", unclear, f"{points} {more} {interval}")
     return tile, f"{points} {more} than FedAvg, which is {unclear}"
 
@@ -146,36 +151,49 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
     Of each client of the run its own last verdict counts: rounds may be of a part of them, or of
     nobody. None where the rule judges nobody.
     """
-    verdicts, rounds = _own_last_verdicts(course)
+    verdicts, last = _own_last_verdicts(course)
     if all(each.kind in ("unjudged", "weightless") for each in verdicts.values()):
         return None
     since = {client: verdict.since for client, verdict in verdicts.items() if verdict.is_low}
     lasting = min(LASTING, course.records[-1].round)
     low = {
-        client: first for client, first in since.items() if rounds[client] - first + 1 >= lasting
+        client: first
+        for client, first in since.items()
+        if last[client].round - first + 1 >= lasting
     }
     named = since_when(low, MOST_NAMED)
     counts = []
     if attackers := course.attackers:
-        attack = "attackers" if len(attackers) > 1 else "attacker"
-        counts.append(f"{len(low.keys() & set(attackers))} of {len(attackers)} {attack}")
+        missed = {
+            each for each in attackers if each in last and each in (last[each].attackers or ())
+        }
+        if missed and not since.keys() & {*attackers}:
+            counts.append(f"{_of_attackers(len(missed))} missed")
+        else:
+            found = len(low.keys() & {*attackers})
+            counts.append(f"{found} of {_of_attackers(len(attackers))}")
     if len(since) > len(low):
         counts.append(not_counted(len(since) - len(low), more=bool(low)))
     about = [*named, *counts]
     said = "; ".join(named if len(low) > MOST_NAMED else about)
-    who = f"{len(low) or 'none'} of {len(verdicts)} clients" + (f" ({said})" if said else "")
-    return Tile("Distrusted clients", f"{len(low)} of {len(verdicts)}", "; ".join(about)), who
+    count = f"{len(low) or 'none'} of {len(verdicts)}"
+    who = f"{count} clients" + (f" ({said})" if said else "")
+    return Tile("Distrusted clients", count, "; ".join(about)), who
 
 
-def _own_last_verdicts(course: Course) -> tuple[dict[Client, Verdict], dict[Client, int]]:
+def _of_attackers(count: int) -> str:
+    return f"{count} attacker{'s' if count > 1 else ''}"
+
+
+def _own_last_verdicts(course: Course) -> tuple[dict[Client, Verdict], dict[Client, RoundRecord]]:
     """Return the last verdict on each client of a run, and the round that it is of."""
     effects = [effects_of(record, course.rule) for record in course.records]
     verdicts: dict[Client, Verdict] = {}
-    rounds: dict[Client, int] = {}
+    last: dict[Client, RoundRecord] = {}
     for record, found in zip(course.records, verdicts_of(course.records, effects), strict=True):
         verdicts.update(zip(record.clients, found, strict=True))
-        rounds.update(dict.fromkeys(record.clients, record.round))
-    return {client: verdicts[client] for client in in_order(verdicts)}, rounds
+        last.update(dict.fromkeys(record.clients, record))
+    return {client: verdicts[client] for client in in_order(verdicts)}, last
 
 
 def not_counted(clients: int, *, more: bool) -> str:
