@@ -278,6 +278,12 @@ def test_an_interval_that_is_cut_is_not_shown() -> None:
     first, second = table_of("", 0.1, 0.9, 0.1), table_of("", 0.9, 0.1, 0.9)
     compared = comparison_table([("first", first), ("second", second)])
     assert compared.rows[-1][-1] == "+0.267 [too wide]"
+    better = table_of("", 0.9, 0.9, 0.6)
+    low = table_of("", 0.1, 0.3, 0.2)
+    compared = comparison_table([("low", low), ("better", better)])
+    assert compared.rows[-1][-1] == "+0.600 [+0.103 or more]"
+    compared = comparison_table([("better", better), ("low", low)])
+    assert compared.rows[-1][-1] == "-0.600 [-0.103 or less]"
     # Tables elsewhere show where it was cut.
     cells = pd.concat([first, second.assign(method="crf-robust")])
     assert results_table("", cells, {}).rows[-1][-1] == "+0.267 [-1.000, +1.000]"

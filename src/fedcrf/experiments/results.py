@@ -111,7 +111,7 @@ class RunResults:
     def tables(self, bound: float = math.inf) -> tuple[Table, Table]:
         """Return the results over the finished cells, and what stands behind them.
 
-        Intervals of differences that reach ``bound`` are not written.
+        ``bound`` is where intervals of differences were cut; see `interval_text`.
         """
         published = published_column(self.spec)
         note = "" if self.spec.threat is None else UNDER_ATTACK

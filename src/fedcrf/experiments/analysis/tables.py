@@ -306,8 +306,8 @@ def method_rows(
 ) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield each method that has a complete cell, with its entries.
 
-    They are the number of its seeds, its accuracy and its paired difference to FedAvg, whose
-    interval is within ``bound``; see `interval_text`.
+    They are the number of its seeds, its accuracy and its paired difference to FedAvg, with an
+    interval cut at ``bound``; see `interval_text`.
     """
     for method in dict.fromkeys(cells["method"]):
         accuracy = mean_accuracy(cells, method)
@@ -405,12 +405,15 @@ def difference_text(value: Estimate | None, form: str = "+.3f", *, bound: float 
 def interval_text(value: Estimate, form: str = ".3f", *, bound: float = math.inf) -> str:
     """Return the 95 % interval in brackets, or that the seeds are too few for one.
 
-    One that reaches ``bound``, where it was cut, is only said to be too wide.
+    Of one that reaches ``bound``, where it was cut, only the end nearer to 0 is said; where it
+    includes 0, that it is too wide.
     """
     if value.seeds < FEWEST_SEEDS:
         return "[too few seeds]"
     if max(-value.low, value.high) >= bound:
-        return "[too wide]"
+        if value.low > 0.0:
+            return f"[{value.low:{form}} or more]"
+        return f"[{value.high:{form}} or less]" if value.high < 0.0 else "[too wide]"
     return f"[{value.low:{form}}, {value.high:{form}}]"
 
 
