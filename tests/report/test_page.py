@@ -403,6 +403,31 @@ def test_names_are_only_names(chromium: Browser, page: Path, several: Path) -> N
         assert chromium.errors() == []
 
 
+def test_colours_are_methods_and_dashes_runs(chromium: Browser, several: Path) -> None:
+    chromium.open(several)
+    drawn = (
+        "return at('measured-0').data.filter((each) => each.name)"
+        "  .map(({ name, line, showlegend }) => [name, line.color, line.dash, showlegend])"
+    )
+    names, colours, dashes, named = zip(*chromium.run(drawn), strict=True)
+    assert names == ("FedAvg", "CRF-FedAvg") * 2
+    assert colours == colours[:2] * 2
+    assert dashes == ("solid", "solid", "dash", "dash")
+    assert named == (True, True, False, False), "each method once"
+    said = chromium.text("measured-0-text")
+    assert said.startswith("Best mean: from ")
+    assert said.endswith(" Solid lines: <i>damaged. Dashed lines: run.")
+    titles = chromium.run("return [0, 1].map((i) => at(`measured-${i}`).layout.yaxis.title.text)")
+    assert titles == ["accuracy", "loss (logarithmic scale)"]
+    # Four bands would hide one another; those of one run are drawn.
+    traces = "return at('measured-0').data.length"
+    assert chromium.run(traces) == 4
+    choose(chromium, "curves-run", "run")
+    assert chromium.run(traces) == 2 * 3
+    assert chromium.text("measured-0-text").startswith("Best mean: run: FedAvg ")
+    assert chromium.errors() == []
+
+
 def test_several_runs_are_chosen_and_told_apart(chromium: Browser, several: Path) -> None:
     chromium.open(several)
     notices = chromium.run(

@@ -9,6 +9,8 @@ const COLOURS = {
   dark: ["#56B4E9", "#FF8A3D", "#22C79A", "#E59BC4", "#E69F00", "#F0E442", "#FFFFFF", "#A0A0A0"],
 };
 const DASHES = ["solid", "dash", "dashdot", "dot"];
+const DASHED = ["Solid", "Dashed", "Dash-dotted", "Dotted"];
+const EVERY_ROUND = 20; // so many rounds have a tick each
 const dark = matchMedia("(prefers-color-scheme: dark)");
 const at = (id) => document.getElementById(id);
 const colour = (name) =>
@@ -95,7 +97,7 @@ function draw(id, traces, layout, summary) {
   const most = Math.max(...traces.flatMap(({ x }) => x ?? []).filter(Number.isFinite));
   const axes = {};
   for (const [name, value] of Object.entries(layout)) {
-    const whole = value.title?.text === "round" && most < 10; // else there is a tick at half a round
+    const whole = value.title?.text === "round" && most <= (narrow() ? 10 : EVERY_ROUND);
     if (/^[xy]axis/.test(name)) axes[name] = { ...axis, ...(whole && { dtick: 1 }), ...value };
   }
   const drawing = Plotly.react(

@@ -1,5 +1,7 @@
 // Curves over the rounds, and who holds which labels.
 
+const FEW_LINES = 3; // the bands of more would hide one another, and their numbers fill a paragraph
+
 const LOSS_TICKS = Array.from({ length: 16 }, (_, i) => i - 6).flatMap((power) =>
   [1, 2, 5].map((digit) => Number(`${digit}e${power}`)),
 );
@@ -33,7 +35,8 @@ function scaleOf(what, means) {
   const above = means.filter((mean) => mean > 0);
   if (!above.length || means.some((mean) => mean < 0)) return LOSS;
   const range = [Math.min(...above) * 0.85, Math.max(...above) * 1.2].map(Math.log10);
-  const axis = { type: "log", range, tickvals: LOSS_TICKS, ticktext: LOSS_TICKS.map(String) };
+  const title = { text: "loss (logarithmic scale)" };
+  const axis = { title, type: "log", range, tickvals: LOSS_TICKS, ticktext: LOSS_TICKS.map(String) };
   return { ...LOSS, axis, bounds: [1e-9, Infinity] };
 }
 
@@ -46,35 +49,57 @@ function drawCurves(id, what, wanted, method) {
       .filter((curve) => (wanted < 0 || wanted === number) && (!method || curve.name === method))
       .map((curve) => ({
         curve,
-        number,
         place: names.indexOf(curve.name),
+        dash: DASHES[(several ? number : names.indexOf(curve.name)) % DASHES.length],
         label: several ? `${run.name}: ${curve.name}` : curve.name,
       })),
   );
+  shown.forEach((each) => {
+    each.first = shown.find(({ place }) => place === each.place) === each;
+    each.banded = shown.length <= FEW_LINES;
+  });
   const means = shown.flatMap(({ curve }) => curve.mean.filter(known));
   const scale = scaleOf(what, means);
   const layout = {
-    height: 340 + 22 * Math.ceil(shown.length / (several ? 2 : 3)),
+    height: 340 + 22 * Math.ceil(names.length / 3),
     hovermode: "x unified",
     legend: LEGEND,
     xaxis: { title: { text: "round" } },
-    yaxis: scale.axis,
+    yaxis: { title: { text: what }, ...scale.axis },
   };
-  const said = shown
-    .map(({ curve, label }) => [label, curve.mean.filter(known)])
-    .filter(([, values]) => values.length)
-    .map(([label, values]) => `${label} ${scale.written(scale.chosen(values))}`);
-  const mean = shown.some(({ curve }) => curve.seeds > 1) ? " mean" : "";
-  const summary = said.length ? `${scale.said}${mean}: ${said.join(", ")}.` : "Not measured.";
   const traces = shown.flatMap((each) => curveTraces(each, scale));
-  draw(id, traces, layout, summary);
+  draw(id, traces, layout, curvesSummary(shown, scale) + (several ? dashesOf(what, wanted) : ""));
 }
 
-// The band of one standard deviation, where there are several seeds, and the mean in it. What is
-// measured lies within the bounds, so the band ends there.
-function curveTraces({ curve, number, place, label }, { bounds: [least, most], hover }) {
+// The value of each line; of more than a few, which have the lowest and the highest.
+function curvesSummary(shown, scale) {
+  const values = shown
+    .map(({ curve, label }) => ({ label, all: curve.mean.filter(known) }))
+    .filter(({ all }) => all.length)
+    .map(({ label, all }) => ({ label, value: scale.chosen(all) }));
+  if (!values.length) return "Not measured.";
+  const mean = shown.some(({ curve }) => curve.seeds > 1) ? " mean" : "";
+  const said = (each) => `${each.label} ${scale.written(each.value)}`;
+  if (values.length <= FEW_LINES) return `${scale.said}${mean}: ${values.map(said).join(", ")}.`;
+  const sorted = [...values].sort((a, b) => a.value - b.value);
+  return `${scale.said}${mean}: from ${said(sorted[0])} to ${said(sorted.at(-1))}.`;
+}
+
+// Which runs have which dashes.
+function dashesOf(what, wanted) {
+  const runs = DATA.runs.map(({ name, measured }, number) => ({ name, number, of: measured[what] }));
+  const drawn = runs.filter(({ number, of }) => of && (wanted < 0 || wanted === number));
+  return DASHED.map((dashed, i) => {
+    const names = drawn.filter(({ number }) => number % DASHED.length === i).map(({ name }) => name);
+    return names.length ? ` ${dashed} lines: ${names.join(", ")}.` : "";
+  }).join("");
+}
+
+// The mean, and if `banded` the band of one standard deviation, where there are several seeds. What
+// is measured lies within the bounds, so the band ends there. A method has one entry in the legend.
+function curveTraces({ curve, place, dash, label, first, banded }, { bounds: [least, most], hover }) {
   const paint = palette()[place % palette().length];
-  const common = { x: curve.rounds, mode: "lines", legendgroup: label };
+  const common = { x: curve.rounds, mode: "lines", legendgroup: curve.name };
   const band = { ...common, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   const edge = (sign) =>
     curve.mean.map((mean, i) =>
@@ -89,11 +114,12 @@ function curveTraces({ curve, number, place, label }, { bounds: [least, most], h
   const mean = {
     ...common,
     y: curve.mean,
-    name: plain(label),
-    line: { color: paint, width: 2, dash: DASHES[(place + number) % DASHES.length] },
+    name: plain(curve.name),
+    showlegend: first,
+    line: { color: paint, width: 2, dash },
     hovertemplate: `${plain(label)}: %{y:${hover}}<extra></extra>`,
   };
-  return curve.sd.some(known) ? [...bands, mean] : [mean];
+  return banded && curve.sd.some(known) ? [...bands, mean] : [mean];
 }
 
 function curves() {
