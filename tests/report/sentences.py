@@ -19,9 +19,9 @@ def sentence(causes: ClientCauses) -> str:
 
 
 def columns_explained(columns: Sequence[str]) -> str:
-    """What the columns of a table of clients are about."""
+    """What the columns of a table of clients are about, by their names in full."""
     titles = [title for title in map(title_of, columns) if title.about]
-    return f"{'; '.join(f'{each.column}: {each.about}' for each in titles)}."
+    return f"{'; '.join(f'{each.name}: {each.about}' for each in titles)}."
 
 
 def page_table(causes: Sequence[ClientCauses]) -> list[list[str]]:

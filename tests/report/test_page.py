@@ -19,6 +19,7 @@ from fedcrf.report.explanation import (
     columns_of,
     find_rounds,
     in_words,
+    title_of,
 )
 from fedcrf.report.page import read_report, write_page
 from report.browser import Browser
@@ -222,10 +223,11 @@ def test_the_table_of_a_round_has_all_causes(
         causes = causes_of(record, found.rule, found.attackers)
         header, *_ = expected = page_table(causes)
         assert shown == expected, cell.name
-        said = chromium.text("round-table-text")
-        assert said == columns_explained(columns_of(causes))
-        for title in header[1:]:
-            assert f"{title}: " in said, "every column is described"
+        columns = columns_of(causes)
+        assert meanings(chromium) == columns_explained(columns)
+        for name, title in zip(columns[1:], header[1:], strict=True):
+            assert title in title_of(name).name
+            assert f"{title_of(name).name}: " in meanings(chromium), "every column is described"
 
 
 def test_numbers_are_written_alike(chromium: Browser, page: Path) -> None:
@@ -255,6 +257,7 @@ def test_the_causes_of_other_fields_are_drawn(
     ):
         choose(chromium, "trust-method", method)
         choose(chromium, "cause", cause)
+        chromium.run(WHOSE_WEIGHT_CHANGED)
         for chart in ("cause-map", "causes", *(["memory"] if remembers else [])):
             box = chromium.run(
                 "return document.querySelector(`#${arguments[0]} .main-svg`)"
@@ -264,7 +267,7 @@ def test_the_causes_of_other_fields_are_drawn(
             assert 0 <= box["left"] < box["right"] <= width, (method, chart)
             assert len(chromium.text(f"{chart}-text")) > 20
         assert chromium.run("return at('memory-figure').hidden") != remembers
-        said = chromium.text("causes-text").lower()
+        said = meanings(chromium).lower()
         for label in chromium.run("return at('causes').data[0].y"):
             title = next(each for each in titles.values() if each["name"] == label.split("<br>")[0])
             assert f"{title['name']}: {title['about']}".lower() in said, "every bar is described"
@@ -272,6 +275,52 @@ def test_the_causes_of_other_fields_are_drawn(
     assert chromium.run("return at('cause-figure').hidden") is True
     assert chromium.run("return document.documentElement.scrollWidth") <= width
     assert chromium.errors() == []
+
+
+WHOSE_WEIGHT_CHANGED = """
+for (const [place, { clients, causes }] of chosenCell().rounds.entries())
+  for (const [i, client] of clients.entries())
+    if (Object.values(causes.factors).some((each) => each[i] < 0.9))
+      return choose(String(client), place);
+"""
+"""Chooses a client for which a cause lowered the weight, and the round."""
+
+
+def test_only_causes_that_changed_a_weight_have_a_bar(
+    chromium: Browser, attacked: Path, tmp_path: Path
+) -> None:
+    write_page(read_report([attacked]), tmp_path / "report.html")
+    chromium.open(tmp_path / "report.html")
+    choose(chromium, "trust-method", "CRF-robust")
+    found = find_rounds(attacked, "crf-robust", 0)
+    counts = set()
+    for place, record in enumerate(found.records):
+        effects = causes_of(record, found.rule)[0].effects
+        for i, client in enumerate(record.clients):
+            chromium.run("choose(arguments[0], arguments[1])", str(client), place)
+            changed = [
+                title_of(name).name
+                for name, factors in effects.factors.items()
+                if not all(0.995 <= each < 1.005
+                           for each in (factors[i], effects.factor_medians[name]))
+            ]  # fmt: skip
+            counts.add(len(changed))
+            if changed:
+                bars = chromium.run("return at('causes').data[0].y")
+                assert [bar.split("<br>")[0] for bar in bars] == changed
+            else:
+                assert "No cause changed its weight" in chromium.text("causes-text")
+    assert 0 in counts
+    assert len(counts) > 1
+
+
+def meanings(browser: Browser) -> str:
+    """Return what the list below the table of a round says, in one line."""
+    pairs = browser.run(
+        "return [...at('meanings').children].map((each) =>"
+        "  [...each.children].map((part) => part.textContent))"
+    )
+    return f"{'; '.join(': '.join(pair) for pair in pairs)}."
 
 
 def choose(browser: Browser, select: str, *names: str) -> None:
@@ -340,28 +389,93 @@ def test_a_cause_and_the_memory_are_drawn_as_recorded(chromium: Browser, attacke
     assert chromium.text("cause-map-text").startswith("Trust: from 0 to 1; ")
 
 
+def view(browser: Browser) -> list[str]:
+    """Return run, method, seed, client and round that are shown, and the cause over the rounds."""
+    shown = browser.run(
+        "return [...['trust-run', 'trust-method', 'trust-seed', 'client'].map(at)"
+        "  .map((each) => each && chosenName(each)), at('round').value, chosenName(at('cause'))]"
+    )
+    return [str(each) for each in shown]
+
+
+def test_it_opens_where_most_attackers_are_distrusted(
+    chromium: Browser, finished: Path, attacked: Path, tmp_path: Path
+) -> None:
+    folders = [finished, attacked]
+    report = read_report(folders)
+    low = {
+        (number, cell["method"], cell["seed"]): [
+            each for each in cell["distrusted"] if each["client"] in cell["attackers"]
+        ]
+        for number, run in enumerate(report.runs)
+        for cell in run.cells
+    }
+    where = max(low, key=lambda each: len(low[each]))  # the first of equal ones
+    number, method, seed = where
+    (attacker,) = low[where]  # the run has one
+    records = find_rounds(folders[number], method, seed).records
+    record = records[attacker["place"]]
+    place = record.clients.index(attacker["client"])
+    assert record.weight[place] < 0.25 * record.base_weight[place]
+    write_page(report, tmp_path / "report.html")
+    chromium.open(tmp_path / "report.html")
+    *shown, cause = view(chromium)
+    run = report.runs[number].name
+    assert shown == [run, method, str(seed), str(attacker["client"]), str(attacker["place"])]
+    assert cause == title_of(attacker["reason"]).name
+    assert f"client {attacker['client']} (attacks): distrusted" in chromium.text("because")
+
+
+def test_it_opens_on_the_lowest_multiple_of_those_distrusted(chromium: Browser, page: Path) -> None:
+    """Without attackers any distrusted client counts; where there is none, the least trusted."""
+    chromium.open(page)
+    cell = "{attackers: %s, rounds: [%s], distrusted: %s, method: 'x', seed: 1}"
+    round_ = "{clients: [4, 5, 6], weight: [0.1, 0.02, 0.3], base_weight: [0.3, 0.3, 0.3]}"
+    of_4, of_5 = "{client: 4, place: 1}", "{client: 5, place: 0}"
+    rounds = f"{round_}, {round_}"
+    for cells, expected in (
+        ([cell % ("[]", rounds, "[]")], [0, 5, 0]),
+        ([cell % ("[]", rounds, f"[{of_4}, {of_5}]")], [0, 5, 0]),
+        ([cell % ("[4]", rounds, f"[{of_4}, {of_5}]")], [0, 4, 1]),
+        ([cell % ("[]", rounds, "[]"), cell % ("[]", rounds, f"[{of_4}]")], [1, 4, 1]),
+        ([cell % ("[]", rounds, f"[{of_4}, {of_5}]"), cell % ("[4]", rounds, f"[{of_4}]")],
+         [1, 4, 1]),
+    ):  # fmt: skip
+        runs = ", ".join(f"{{cells: [{each}]}}" for each in cells)
+        shown = chromium.run(
+            f"const before = DATA; DATA = {{runs: [{runs}]}};"
+            "const {run, client, place} = opening(); DATA = before; return [run, client, place]"
+        )
+        assert shown == expected
+
+
 def test_attackers_are_marked(chromium: Browser, attacked: Path) -> None:
     (attacker,) = find_rounds(attacked, "crf-robust", 0).attackers
     write_page(read_report([attacked]), attacked / "report.html")
     chromium.open(attacked / "report.html")
     choose(chromium, "trust-method", "CRF-robust")
-    assert f"▲ Attackers of the run: {attacker}. " in chromium.text("attackers")
+    assert f"Attackers of the run: {attacker}. A triangle" in chromium.text("attackers")
     marked = chromium.run("return at('weights').data.at(-1)")
     assert (marked["x"], marked["y"]) == ([2, 3], [str(attacker)] * 2)
     for chart in ("weights", "cause-map"):
         ticks = chromium.run("return at(arguments[0]).layout.yaxis.ticktext", chart)
-        assert [tick for tick in ticks if "▲" in tick] == [f"▲ {attacker}"]
+        assert [tick for tick in ticks if "attacks" in tick] == [f"{attacker} (attacks)"]
     for place, words in ((0, "(an attacker, not in this round)"), (1, "(attacks)")):
         chromium.run("choose(arguments[0], arguments[1])", str(attacker), place)
         assert f"client {attacker} {words}: " in chromium.text("because")
-        row = chromium.run("return document.querySelector('#round-table .chosen').textContent")
-        assert row.endswith(("not now", "attacks")[place])
+        row = chromium.run(
+            "return [...document.querySelector('#round-table .chosen').children]"
+            "  .map((each) => each.textContent)"
+        )
+        assert row[:2] == [str(attacker), ("not now", "attacks")[place]]
 
 
 def test_without_attackers_none_are_marked(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     assert chromium.run("return at('attackers').hidden") is True
-    assert "▲" not in chromium.run("return at('weights').textContent + at('because').textContent")
+    shown = chromium.run("return at('weights').textContent + at('because').textContent")
+    assert "attacks" not in shown
+    assert chromium.run("return at('weights').data.at(-1).x") == []
 
 
 def test_who_was_left_out_is_told(chromium: Browser, page: Path) -> None:

@@ -438,10 +438,10 @@ def columns_of(causes: Sequence[ClientCauses]) -> list[str]:
     client, *columns = WORDS["client_columns"]
     return [
         client,
+        *(["attacker"] if attacked else []),
         *(["node"] if any(each.node is not None for each in causes) else []),
         *columns,
         *(_shown(causes[0].effects) if causes else []),
-        *(["attacker"] if attacked else []),
     ]
 
 

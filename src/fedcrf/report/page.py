@@ -51,7 +51,7 @@ from fedcrf.report.explanation import (
 )
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.records import RoundRecord, Rounds, brief
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, brief
 
 
 @dataclass(frozen=True)
@@ -397,15 +397,25 @@ def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
 def _cell_trust(course: Course) -> dict[str, Any]:
     """Return who was trusted in the rounds of one cell, as the page's program reads it."""
     effects = [effects_of(record, course.rule) for record in course.records]
-    rounds = zip(course.records, effects, verdicts_of(course.records, effects), strict=True)
+    verdicts = list(verdicts_of(course.records, effects))
+    rounds = zip(course.records, effects, verdicts, strict=True)
+    distrusted: dict[Client, tuple[int, str | None]] = {}  # when last, and why
+    for place, (record, found) in enumerate(zip(course.records, verdicts, strict=True)):
+        for client, verdict in zip(record.clients, found, strict=True):
+            if verdict.kind == "distrusted":
+                distrusted[client] = (place, verdict.reason)
     return {
         "method": course.title,
         "seed": course.seed,
         "rounds": [
-            _round_trust(record, seen, explained(record, seen, course.attackers), verdicts)
-            for record, seen, verdicts in rounds
+            _round_trust(record, seen, explained(record, seen, course.attackers), found)
+            for record, seen, found in rounds
         ],
         "attackers": course.attackers,
+        "distrusted": [
+            {"client": client, "place": place, "reason": reason}
+            for client, (place, reason) in distrusted.items()
+        ],
     }
 
 

@@ -16,7 +16,9 @@ async function everything() {
 
 function prepare() {
   const names = DATA.runs.map((run) => run.name);
-  for (const id of ["labels-run", "trust-run"]) if (at(id)) fill(at(id), names);
+  if (at("trust")) OPENING = opening();
+  if (at("labels-run")) fill(at("labels-run"), names);
+  if (at("trust-run")) fill(at("trust-run"), names, names[OPENING.run]);
   if (at("curves-run")) fill(at("curves-run"), ["all", ...names]);
   const all = DATA.runs.flatMap(({ measured }) => Object.values(measured).flat());
   const choices = [...new Set(all.map(({ name }) => name))];

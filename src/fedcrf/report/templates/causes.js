@@ -132,7 +132,7 @@ function memory(cell, place, client) {
   const middle = cell.rounds.map((round) => round.causes?.medians.remembered ?? null);
   const traces = [
     ...(few
-      ? group(others, cell.attackers.length ? "who does not attack" : "the others", soft)
+      ? group(others, cell.attackers.length ? "honest clients" : "the others", soft)
       : [line(middle, "median over the clients", soft)]),
     ...group(attackers, "attackers", { line: { color: colour("low"), width: 1.5, dash: "dash" } }),
     line(course(client), `client ${plain(client)}`, { line: { color: blue, width: 3 } }),

@@ -27,9 +27,9 @@ function factorText(value) {
 const columnName = (cause) => DATA.titles[cause].column;
 
 // What some causes are, each by what the reader sees it called; nothing of what is plain.
-function legend(causes, called) {
+function meanings(causes) {
   const titles = causes.map((name) => DATA.titles[name]).filter(({ about }) => about);
-  return `${titles.map((title) => `${title[called]}: ${title.about}`).join("; ")}.`;
+  return titles.map(({ name, about }) => element("div", [element("dt", name), element("dd", about)]));
 }
 
 // A client's bars, and diamonds of the medians on them. `placed` is a value's place on the axis,
@@ -78,14 +78,21 @@ function terms({ values, medians }, i, client) {
   const added = bars.map(({ mine }) => text(mine, 2)).join(" + ");
   const summary =
     `Score ${added.replaceAll("+ −", "− ")} = ${text(score, 2)}; ` +
-    `its logistic function is the reliability ρ = ${text(values.reliability[i], 3)}. ` +
-    capital(legend(Object.keys(DATA.terms), "name"));
+    `its logistic function is the reliability ρ = ${text(values.reliability[i], 3)}.`;
   draw("causes", traces, layout, summary);
 }
 
 // Factors multiply: as bars on a logarithmic scale, what each cause made of the client's weight.
 function factors(causes, i, client) {
-  const names = Object.keys(causes.factors);
+  const all = Object.keys(causes.factors);
+  const tells = (factor) => known(factor) && factorText(factor) !== "1.00";
+  const names = all.filter(
+    (name) => tells(causes.factors[name][i]) || tells(causes.factor_medians[name]),
+  );
+  if (!names.length) {
+    clear("causes", "No cause changed its weight, or the median client's, by one percent.");
+    return;
+  }
   const log = (value) => Math.log2(Math.max(value, SMALLEST_FACTOR));
   const bars = names.map((name) => ({
     mine: causes.factors[name][i],
@@ -105,7 +112,7 @@ function factors(causes, i, client) {
     height: 120 + 46 * names.length,
     legend: LEGEND,
     xaxis: {
-      title: { text: "makes of the weight" },
+      title: { text: "factor on its weight" },
       tickvals: ticks.map(log),
       ticktext: ticks.map((tick) => `× ${tick}`),
       tickangle: 0,
@@ -115,16 +122,16 @@ function factors(causes, i, client) {
     },
     yaxis: { autorange: "reversed", showgrid: false },
   };
-  const product = names
+  const product = all
     .filter((name) => name !== "clip")
     .reduce((all, name) => all * causes.factors[name][i], 1);
   const summary =
     `All but the clipping together: × ${factorText(product)} of what its examples earn where ` +
     "nothing else is known" +
     (known(causes.values.clip?.[i])
-      ? `; its update counts ${text(causes.values.clip[i], 2)} of its length. `
-      : ". ") +
-    capital(legend(names, "name"));
+      ? `; its update counts ${text(causes.values.clip[i], 2)} of its length.`
+      : ".") +
+    (names.length < all.length ? " Causes that change nothing (× 1.00) are not drawn." : "");
   draw("causes", traces, layout, summary);
 }
 

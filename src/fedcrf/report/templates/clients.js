@@ -7,7 +7,7 @@ function roundTable(cell, round, chosen) {
   const { columns } = round;
   const rows = round.clients.map((_, i) => columns.map((name) => written(cell, round, name, i)));
   at("round-table").replaceChildren(table(columns.map(columnName), rows, chosen));
-  at("round-table-text").textContent = legend(columns, "column");
+  at("meanings").replaceChildren(...meanings(columns));
 }
 
 function written(cell, round, name, i) {

@@ -1,18 +1,52 @@
 // Who was trusted, and why: what is chosen, and the sentence about it.
 
+let OPENING; // from `prepare` on
+
+// What the page opens on: where most attackers are distrusted, or else most clients, the one of
+// them with the lowest multiple in the last round in which it is distrusted. Where nobody is, the
+// client that is trusted least.
+function opening() {
+  const cells = DATA.runs.flatMap(({ cells: all }, run) =>
+    all.map((cell) => {
+      const attackers = cell.distrusted.filter(({ client }) => cell.attackers.includes(client));
+      return { run, cell, attackers, clients: cell.distrusted };
+    }),
+  );
+  for (const who of ["attackers", "clients"]) {
+    const most = cells.reduce((best, each) => (each[who].length > best[who].length ? each : best));
+    const lowest = ({ client, place }) => overRounds(most.cell, client, multiple)[place];
+    const [first] = [...most[who]].sort((a, b) => lowest(a) - lowest(b));
+    if (first) return { ...most, ...first };
+  }
+  const infers = ({ cell }) => cell.rounds.some((round) => round.causes);
+  const shown = cells.find(infers) ?? cells[0];
+  const client = leastTrusted(shown.cell, clientsOf(shown.cell));
+  return { ...shown, client, place: leastTrustedRound(shown.cell, client) };
+}
+
+// Why the client that the page opens on is distrusted, or else the first cause named of it, or of
+// all; trust itself is much the same as the weights above.
+function openingCause() {
+  const { cell, client, place, reason } = OPENING;
+  const { clients, causes } = cell.rounds[place];
+  const names = causeNames(cell);
+  const named = [reason, ...(causes?.named[clients.indexOf(client)] ?? [])];
+  const cause = named.find((each) => names.includes(each)) ?? names[1];
+  return cause && causeTitle(cause);
+}
+
 const trustRun = () => DATA.runs[at("trust-run") ? Number(at("trust-run").value) : 0];
 
 function chooseRun() {
   const methods = [...new Set(trustRun().cells.map((cell) => cell.method))];
-  const reasoned = trustRun().cells.find((cell) => cell.rounds.some((round) => round.causes));
-  fill(at("trust-method"), methods, chosenName(at("trust-method")) ?? reasoned?.method);
+  fill(at("trust-method"), methods, chosenName(at("trust-method")) ?? OPENING.cell.method);
   chooseMethod();
 }
 
 function chooseMethod() {
   const cells = trustRun().cells.filter((cell) => cell.method === chosenName(at("trust-method")));
   const seeds = cells.map((cell) => cell.seed);
-  fill(at("trust-seed"), seeds, chosenName(at("trust-seed")));
+  fill(at("trust-seed"), seeds, chosenName(at("trust-seed")) ?? OPENING.cell.seed);
   chooseSeed();
 }
 
@@ -34,11 +68,11 @@ function chooseSeed() {
   const clients = clientsOf(cell);
   const first = chosenName(at("client")) === undefined;
   range.max = cell.rounds.length - 1;
-  fill(at("cause"), causeNames(cell).map(causeTitle), chosenName(at("cause")));
+  fill(at("cause"), causeNames(cell).map(causeTitle), chosenName(at("cause")) ?? openingCause());
   at("causes-figure").hidden = !cell.rounds.some((round) => round.causes);
   at("graph-figure").hidden = !cell.rounds.some((round) => round.causes?.scored);
-  fill(at("client"), clients, chosenName(at("client")) ?? leastTrusted(cell, clients));
-  if (first) range.value = leastTrustedRound(cell, chosenClient(cell));
+  fill(at("client"), clients, chosenName(at("client")) ?? OPENING.client);
+  if (first) range.value = OPENING.place;
   trust();
 }
 

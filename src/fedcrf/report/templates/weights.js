@@ -7,9 +7,16 @@ function weights(cell, place, client) {
   clickable("weights", map);
   at("attackers").hidden = !cell.attackers.length;
   at("attackers").textContent =
-    `▲ Attackers of the run: ${cell.attackers.join(", ")}. A triangle marks each round in which ` +
-    "one attacks.";
+    `${narrow() ? "▲ " : ""}Attackers of the run: ${cell.attackers.join(", ")}. ` +
+    (alwaysAttack(cell)
+      ? "They attack in every round."
+      : "A triangle marks each round in which one attacks.");
 }
+
+const alwaysAttack = ({ rounds, attackers }) =>
+  rounds.every((round) =>
+    attackers.every((each) => round.attackers.includes(each) || !round.clients.includes(each)),
+  );
 
 function onClick(id, answer) {
   const shown = at(id);
@@ -59,9 +66,12 @@ function weightMap(cell, place, client) {
     ...symbols(cell, "excluded", "x", 7),
     hovertemplate: "client %{y}, round %{x}: excluded<extra></extra>",
   };
-  map.attacks = { ...symbols(cell, "attackers", "triangle-up", 6), hoverinfo: "skip" };
+  const triangles = symbols(cell, "attackers", "triangle-up", 6);
+  map.attacks = { ...triangles, hoverinfo: "skip", visible: !alwaysAttack(cell) };
   return map;
 }
+
+const marked = (name) => (narrow() ? `▲ ${name}` : `${name} (attacks)`);
 
 // The names on the axis, attackers marked; of many clients some, and all attackers.
 function attackerTicks(cell, clients) {
@@ -70,7 +80,7 @@ function attackerTicks(cell, clients) {
   const named = clients.filter((each, n) => n % step === 0 || cell.attackers.includes(each));
   return {
     tickvals: named.map(plain),
-    ticktext: named.map((each) => `${cell.attackers.includes(each) ? "▲ " : ""}${plain(each)}`),
+    ticktext: named.map((each) => (cell.attackers.includes(each) ? marked(plain(each)) : plain(each))),
   };
 }
 
