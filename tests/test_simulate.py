@@ -475,7 +475,7 @@ def test_what_is_asked_of_a_result_and_is_not_there_is_a_line(tmp_path: Path) ->
             "client n…th… took no part in round [0-9]*: choose from north",
         ),
         (lambda: result.model_of("z"), "unknown site 'z': choose from east"),
-        (lambda: result.report(tmp_path), "not a file: name another file"),
+        (lambda: result.report(tmp_path), "is a folder: name a file in it"),
         (lambda: result.report(3), "the report's path is 3: give a path"),
         (lambda: result.report(tmp_path / "file" / "a.html"), "name another file"),
     ):

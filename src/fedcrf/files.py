@@ -46,7 +46,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     Raises:
         OSError: It cannot be written; the error names the file and what helps.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a file", str(path))
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
@@ -66,7 +66,7 @@ def remove_unfinished(path: Path) -> None:
 
     Whether another writer is alive, perhaps on another host, the names do not say.
     """
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     left = re.compile(rf"\.{re.escape(path.name)}\.\d+-[0-9a-f]{{8}}")
     with suppress(OSError):
         for each in path.parent.iterdir():
@@ -85,7 +85,7 @@ def lock_beside(path: Path) -> Callable[[], None] | None:
     """
     import fcntl
 
-    path = path.resolve()
+    path = Path(os.path.realpath(path))
     lock, process = path.with_name(f".{path.name}.lock"), os.getpid()
     file = lock.open("ab")
     try:

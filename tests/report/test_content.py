@@ -6,6 +6,7 @@ import base64
 import gzip
 import json
 import math
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -223,6 +224,28 @@ def test_runs_compared(finished: Path, tmp_path: Path) -> None:
     again = report.comparison.rows[-1]
     assert again[0] == "other/run: CRF-FedAvg"
     assert again[-1] == "+0.000 [too few seeds]"
+
+
+def test_a_folder_whose_name_is_no_text_is_shown(finished: Path, tmp_path: Path) -> None:
+    odd = Path(shutil.copytree(finished, tmp_path / os.fsdecode(b"r\xff")))
+    report = read_report([odd])
+    assert [run.name for run in report.runs] == ["r?"]
+    write_page(report, odd / "report.html")
+    assert "CRF-FedAvg" in (odd / "report.html").read_text(encoding="utf-8")
+
+
+def test_a_place_that_no_page_can_have_is_named(finished: Path, tmp_path: Path) -> None:
+    report = read_report([finished])
+    for place, said in (
+        (finished, "is a folder: name a file in it"),
+        (finished / "run.toml" / "report.html", "lies within a file: name another file"),
+    ):
+        with pytest.raises(FedcrfError, match=said):
+            write_page(report, place)
+    loop = tmp_path / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(FedcrfError, match="loop holds no run"):
+        read_report([loop])
 
 
 def test_runs_on_other_data_are_not_paired(finished: Path, tmp_path: Path) -> None:

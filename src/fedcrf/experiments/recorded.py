@@ -15,6 +15,7 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -244,7 +245,7 @@ def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
 
     The folders of runs may themselves lie in folders, one for each strategy that recorded them.
     """
-    whole = RecordedRun(folder.resolve())
+    whole = RecordedRun(Path(os.path.realpath(folder)))  # also of a link to itself
     if whole.exists():
         return {whole.path.name: whole}
     found = sorted(

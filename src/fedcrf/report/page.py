@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import gzip
 import math
+import os
 from base64 import b64encode
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
@@ -286,18 +287,23 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, Store | RecordedRun]]:
         for own_name, run in runs.items():
             within = own_name if len(folders) == 1 else f"{name}/{own_name}"
             below = isinstance(run, Store) and run.path.parent == folder
-            found.append((within if below or len(runs) > 1 else name, run))
+            found.append((_printable(within if below or len(runs) > 1 else name), run))
     return found
 
 
 def _names(folders: Sequence[Path]) -> list[str]:
     """Return the folders' names, with as much of their paths as tells them apart."""
-    resolved = [folder.resolve() for folder in folders]
+    resolved = [Path(os.path.realpath(folder)) for folder in folders]
     for parts in range(1, max(len(path.parts) for path in resolved) + 1):
         names = ["/".join(path.parts[-parts:]) for path in resolved]
         if len(set(names)) == len(set(resolved)):
             return names
     raise AssertionError("different paths have different parts")
+
+
+def _printable(text: str) -> str:
+    """Return a text with question marks for what UTF-8 lacks, as names of folders may hold it."""
+    return text.encode(errors="replace").decode()
 
 
 def _facts(run: RunResults) -> list[tuple[str, str]]:
@@ -457,14 +463,20 @@ def write_page(report: Report, path: Path) -> None:
     """Write a report as one self-contained HTML file.
 
     Raises:
-        FedcrfError: The file is there already, and is no page of HTML.
+        FedcrfError: The file is there already, and is no page of HTML; or it is a folder, or lies
+            in a file.
     """
+    if path.is_dir():
+        raise FedcrfError(f"report {path} is a folder: name a file in it")
     if path.is_file():
         with path.open("rb") as file:
             if not b"<!doctype html".startswith(file.read(14).lower()):  # an empty file may be
                 raise FedcrfError(f"report {path}: this file is no page: name another")
-    page = render(report)
-    path.parent.mkdir(parents=True, exist_ok=True)
+    page = _printable(render(report))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise FedcrfError(f"report {path} lies within a file: name another file") from None
     write_text(path, page)
 
 
