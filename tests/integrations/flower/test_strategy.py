@@ -282,7 +282,8 @@ def test_what_is_not_finite_gets_weight_zero(
     given, metrics = aggregated(strategy_of(name), [*good, poisoned])
     alone, expected = aggregated(strategy_of(name), good)
     for tensor, other in zip(tensors(given).values(), tensors(alone).values(), strict=True):
-        np.testing.assert_array_equal(tensor, other)
+        # Some processors sum over five clients, one of them 0, in another order than over four.
+        np.testing.assert_allclose(tensor, other, rtol=1e-6)
     weights = metrics.get("fedcrf.weight", metrics["fedcrf.base-weight"])
     assert isinstance(weights, list)
     assert weights[2] == 0
