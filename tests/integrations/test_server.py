@@ -265,11 +265,12 @@ def test_whoever_has_weight_moves_integers() -> None:
 @pytest.mark.parametrize(
     ("rule", "line"),
     [
-        (MultiKrum(), "MultiKrum is not informed how many clients may attack, and expects none: "
-         "give its setting num_byzantine"),
+        (MultiKrum(), "MultiKrum is not informed how many clients may attack, and assumes few or "
+         "none: give its setting num_byzantine"),
         (Optimized(TrimmedMean(), Adam()), "TrimmedMean+Adam is not informed how many clients may "
-         "attack, and expects none: give its setting fraction"),
+         "attack, and assumes few or none: give its setting fraction"),
         (Krum(num_byzantine=4), "Krum does not suit a round of 3 clients: Krum: 4 attackers of 3"),
+        (Krum(num_byzantine=600), "Krum does not suit a round of 3 clients: Krum: 600 attackers"),
         (MultiKrum(num_byzantine=0), None),
         (CRFRobust(), None),
     ],

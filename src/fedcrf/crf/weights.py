@@ -14,7 +14,7 @@ from fedcrf.statistics import EPSILON
 from fedcrf.statistics.inputs import check_filled, client_numbers
 
 ROUNDING = 1e-9
-"""By which part of it a sum may be below a bound that it is meant to reach."""
+"""A trusted share may be below its floor by this part of it, since sums are rounded."""
 
 COUNT_CAP = 3.0
 """The cap of an unsupported count of examples, in median counts."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -145,7 +146,7 @@ class Hold:
     _of_process: ClassVar[WeakValueDictionary[Path, Hold]] = WeakValueDictionary()
 
     def __init__(self, path: Path, *, ends: bool) -> None:
-        self._path, self._ends, place = path, ends, path.resolve()
+        self._path, self._ends, place = path, ends, Path(os.path.realpath(path))
         before = self._of_process.get(place)
         handed_over = None if before is None or before._ends else before.release.detach()
         unlock = lock_beside(place) if handed_over is None else handed_over[1]

@@ -12,7 +12,7 @@ import secrets
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from textwrap import shorten
 from typing import TYPE_CHECKING, Any
@@ -272,6 +272,7 @@ class RuleServer:
             self._begin()
             self._check_numbers(model)
             self._check_memory(model)
+            self._warn([*self._uninformed()])
             if self._checkpoint is not None:
                 check_writable(self._checkpoint)
             self.hold()
@@ -467,7 +468,7 @@ class RuleServer:
             level = logging.WARNING if decision.finite else logging.ERROR
             self._log.log(level, "\t> The model stays as it is: %s", reason)
         once = sorted({cast for reply in decision.replies for cast in reply.casts})
-        once += self._unsuited(usable)
+        once += self._unsuited_to(usable)
         for name in self.rule.wanted_evidence:
             values = [reply.evidence[name] for reply in decision.replies]
             if values and not np.isfinite(values).any():
@@ -481,17 +482,24 @@ class RuleServer:
         self._warn([line for line in once if line not in self._warned])
         self._warned.update(once)
 
-    def _unsuited(self, num_replies: int) -> Iterator[str]:
-        """Yield why the rule may not protect a round of so many replies; usually nothing."""
+    def _uninformed(self) -> Iterator[str]:
+        """Yield that the rule does not know how many clients attack, if it has to."""
+        given: Any = plain_rule(self.rule)
+        try:
+            informed = plain_rule(self.rule.informed(1, 1000, 0))
+        except FedcrfError:  # it is informed, and of too many for so few clients
+            return
+        for name in {field.name for field in fields(given)} - {"seed"}:
+            if getattr(given, name) is None and getattr(informed, name) is not None:
+                yield (
+                    f"{self.rule.name} is not informed how many clients may attack, and assumes "
+                    f"few or none: give its setting {name}"
+                )
+
+    def _unsuited_to(self, num_replies: int) -> Iterator[str]:
+        """Yield why the rule does not suit a round of so many replies; usually nothing."""
         if not num_replies:
             return
-        none, one = (plain_rule(self.rule.informed(f, 1000, 0)) for f in (0, 1))
-        unset = [name for name, value in vars(none).items() if value != vars(one)[name]]
-        if unset:
-            yield (
-                f"{self.rule.name} is not informed how many clients may attack, and expects none: "
-                f"give its setting {unset[0]}"
-            )
         try:
             self.rule.check_clients(num_replies)
         except FedcrfError as error:
