@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
-from textwrap import shorten
 from types import UnionType
 from typing import (
     Annotated,
@@ -27,7 +26,7 @@ from typing import (
 
 import numpy as np
 
-from fedcrf.errors import EarlierNameWarning, FedcrfError, KeywordError, unknown_name
+from fedcrf.errors import EarlierNameWarning, FedcrfError, KeywordError, cut, unknown_name
 
 LARGEST = 1e100
 """Largest setting: squares of labels times a strength must not overflow."""
@@ -211,7 +210,7 @@ def check_choice(name: str, value: object, choices: Sequence[str], *, optional: 
 def check_truth(name: str, value: object) -> None:
     """Raise a `FedcrfError` unless ``value`` is a truth value: words, "no" too, would be true."""
     if type(value).__name__ != "bool":  # NumPy's has the same name
-        raise FedcrfError(f"{name} {shorten(repr(value), 60)}: give True or False")
+        raise FedcrfError(f"{name} {cut(repr(value), 50)}: give True or False")
 
 
 def _must_be(kind: str, possible: Callable[[Any], bool]) -> Check:
@@ -219,7 +218,7 @@ def _must_be(kind: str, possible: Callable[[Any], bool]) -> Check:
 
     def check(name: str, value: object) -> None:
         if not possible(value):
-            raise FedcrfError(f"{name} is {shorten(repr(value), 60)}: give {kind}")
+            raise FedcrfError(f"{name} is {cut(repr(value), 50)}: give {kind}")
 
     return check
 

@@ -67,8 +67,9 @@ def failing(line: str) -> Iterator[None]:
 
 
 def cut(text: str, most: int = 200) -> str:
-    """Return a text; of one of more characters than ``most`` the beginning."""
-    return text if len(text) <= most else f"{text[:most]}…"
+    """Return a text in one line; of one of more characters than ``most`` the beginning."""
+    line = " ".join(text.split())
+    return line if len(line) <= most else f"{line[:most]}…"
 
 
 def listed(things: Sequence[object], most: int = 20, between: str = ", ") -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from textwrap import shorten
 from typing import Any
 
 import numpy as np
@@ -17,7 +16,7 @@ from fedcrf.crf.parts import Observation, Prior, Vector
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import label_prior, median
 from fedcrf.crf.weights import base_weights
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, cut
 from fedcrf.statistics import as_layers
 from fedcrf.statistics.inputs import check_filled, client_numbers, finite_clients
 from fedcrf.statistics.one_pass import checked_dimension
@@ -88,7 +87,7 @@ class EvidenceCRF(Settings):
         if seen.evidence and self.evidence not in seen.evidence:
             raise FedcrfError(
                 f"there is no evidence named '{self.evidence}', only "
-                f"{shorten(', '.join(seen.evidence), 60)}: give it, or name another"
+                f"{cut(', '.join(seen.evidence), 50)}: give it, or name another"
             )
         values = seen.evidence.get(self.evidence, np.full(seen.num_clients, np.nan))
         usable = seen.finite & np.isfinite(values)
@@ -152,7 +151,7 @@ def checked_evidence(evidence: Evidence | None, num_clients: int) -> dict[str, N
         )
     checked = {}
     for name, values in evidence.items():
-        what = f"evidence {shorten(repr(name), 60)} is"
+        what = f"evidence {cut(repr(name), 50)} is"
         check_filled(values, what, "fill it, with .filled(math.nan)")
         checked[str(name)] = client_numbers(
             values, num_clients, what, "give one number for each client, NaN where there is none"

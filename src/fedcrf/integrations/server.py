@@ -14,14 +14,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import check_path
-from fedcrf.errors import FedcrfError, in_a_line
+from fedcrf.errors import FedcrfError, cut, in_a_line
 from fedcrf.extras import mend
 from fedcrf.integrations.checkpoint import (
     CLIENTS,
@@ -110,7 +109,7 @@ class RuleServer:
     ) -> None:
         if not isinstance(rule, Rule):
             raise FedcrfError(
-                f"the rule is {shorten(repr(rule), 60)}, which does not derive from "
+                f"the rule is {cut(repr(rule), 50)}, which does not derive from "
                 "fedcrf.rules.Rule: give a server rule, such as CRFRobust()"
             )
         if rule.server_examples:
