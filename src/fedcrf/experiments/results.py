@@ -108,14 +108,11 @@ class RunResults:
         """Its cells, a row each; see `frame`."""
         return frame(run_rows(self, Path(), {}))
 
-    def tables(self, bound: float = math.inf) -> tuple[Table, Table]:
-        """Return the results over the finished cells, and what stands behind them.
-
-        ``bound`` is where intervals of differences were cut; see `interval_text`.
-        """
+    def tables(self) -> tuple[Table, Table]:
+        """Return the results over the finished cells, and what stands behind them."""
         published = published_column(self.spec)
         note = "" if self.spec.threat is None else UNDER_ATTACK
-        results = results_table(self.title, self.table, published, note, bound)
+        results = results_table(self.title, self.table, published, note)
         return results, details_table(self.table)
 
     def records(self) -> dict[str, list[Rounds]]:

@@ -8,7 +8,6 @@ from dataclasses import dataclass, replace
 
 from fedcrf.experiments.analysis.tables import (
     BASELINE,
-    GREATEST,
     Estimate,
     estimate_text,
     interval_text,
@@ -85,7 +84,7 @@ def _beside_fedavg(gain: Estimate) -> tuple[Tile, str]:
         return Tile("Beside FedAvg", "no difference", where), "the same as FedAvg"
     points = f"{100 * abs(gain.mean):.1f} points"
     in_points = replace(gain, low=100 * gain.low, high=100 * gain.high)
-    interval = f"of test accuracy; 95 % {interval_text(in_points, '+.1f', bound=100 * GREATEST)}"
+    interval = f"of test accuracy; 95 % {interval_text(in_points, '+.1f')}"
     more = "more" if gain.mean > 0 else "less"
     if not gain.low <= 0.0 <= gain.high:  # the interval of few seeds is NaN
         change = "Gained over FedAvg" if gain.mean > 0 else "Cost against FedAvg"

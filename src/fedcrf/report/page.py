@@ -26,7 +26,6 @@ from fedcrf._version import __version__
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import (
-    GREATEST,
     UNDER_ATTACK,
     Table,
     comparison_table,
@@ -222,7 +221,7 @@ def _run_content(name: str, store: Store, run: RunResults, room: _Room) -> RunCo
     for seed in run.spec.seeds:
         with suppress(FedcrfError):  # each cell of the seed says so
             holdings += filter(None, [store.partition(seed)])
-    results, details = run.tables(GREATEST)
+    results, details = run.tables()
     return RunContent(
         name=name,
         title=run.title,

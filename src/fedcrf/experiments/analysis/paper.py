@@ -233,11 +233,13 @@ def claims_table(title: str, cells: pd.DataFrame, *, iid: bool) -> Table:
         if iid:
             claim, measured = f"{name}: nothing lost", f"Δ test accuracy above −{NEGLIGIBLE:g}"
             rows.append(
-                _above_zero(claim, measured, *accuracy, bound=1.0, form="+.4f", margin=NEGLIGIBLE)
+                _above_zero(
+                    claim, measured, *accuracy, greatest=1.0, form="+.4f", margin=NEGLIGIBLE
+                )
             )
             continue
         rows += [
-            _above_zero(f"{name}: higher accuracy", "Δ test accuracy", *accuracy, bound=1.0),
+            _above_zero(f"{name}: higher accuracy", "Δ test accuracy", *accuracy, greatest=1.0),
             _speed(name, own["curve"], base["curve"]),
             _above_zero(f"{name}: keeps improving late", "Δ best round", *best_round, form="+.1f"),
             _above_zero(f"{name}: lower validation loss", "Δ lowest loss", *loss, sign=-1),
@@ -252,13 +254,13 @@ def _above_zero(
     own: pd.Series,
     base: pd.Series,
     *,
-    bound: float = math.inf,
+    greatest: float = math.inf,
     form: str = "+.3f",
     sign: int = 1,
     margin: float = 0.0,
 ) -> tuple[str, ...]:
     """Return the row of a claim that ``sign`` times own − base, and a margin, is above zero."""
-    difference = paired_difference(own, base, bound)
+    difference = paired_difference(own, base, greatest)
     assert difference is not None, "they share seeds"
     low, high = sorted((sign * difference.low, sign * difference.high))
     verdict = SUPPORTED if low + margin > 0 else CONTRADICTED if high + margin < 0 else UNDECIDED

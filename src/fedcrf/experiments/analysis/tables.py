@@ -34,9 +34,6 @@ FEWEST_SEEDS = 3
 BASELINE = "fedavg"
 """The method that others are compared with."""
 
-GREATEST = 1.0
-"""The greatest possible difference of two accuracies."""
-
 RESAMPLES = 10_000
 """How often the seeds are drawn again for the interval of a worst case."""
 
@@ -49,7 +46,8 @@ class Estimate:
     """A mean over seeds, the sample standard deviation (n − 1), and the ends of its 95 % interval.
 
     The deviation is NaN of one seed, and of a worst case. The ends are NaN of fewer than three
-    seeds, and where no interval was asked for.
+    seeds, and where no interval was asked for. ``cut`` says that the interval would have reached
+    beyond what is possible.
     """
 
     mean: float
@@ -57,6 +55,7 @@ class Estimate:
     sd: float = math.nan
     low: float = math.nan
     high: float = math.nan
+    cut: bool = False
 
 
 def by_axes(cells: pd.DataFrame, *axes: str) -> Mapping[Any, pd.DataFrame]:
@@ -112,20 +111,20 @@ def method_difference(
 
 
 def paired_difference(
-    values: pd.Series, baseline: pd.Series, bound: float = GREATEST
+    values: pd.Series, baseline: pd.Series, greatest: float = 1.0
 ) -> Estimate | None:
     """Return the mean of ``values − baseline`` with Student's t interval; None without a pair.
 
-    Both are by seed. The interval does not leave ``bound``, the greatest possible difference: 1 for
-    accuracies, infinity for what has no limits.
+    Both are by seed. The interval is cut at the ``greatest`` possible difference: 1 for accuracies,
+    infinity for what has no limits.
     """
     shared = values.index.intersection(baseline.index).sort_values()
     found = estimate(values.loc[shared].to_numpy() - baseline.loc[shared].to_numpy())
     if found is None or found.seeds < FEWEST_SEEDS:
         return found
     half = _student_quantile(found.seeds) * found.sd / math.sqrt(found.seeds)
-    low, high = np.clip([found.mean - half, found.mean + half], -bound, bound).tolist()
-    return replace(found, low=low, high=high)
+    low, high = max(found.mean - half, -greatest), min(found.mean + half, greatest)
+    return replace(found, low=low, high=high, cut=max(-low, high) >= greatest)
 
 
 def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
@@ -301,18 +300,15 @@ def tables_in(page: str) -> Iterator[Table]:
         yield Table("", header, tuple(below[1:]))  # below the rule
 
 
-def method_rows(
-    cells: pd.DataFrame, bound: float = math.inf
-) -> Iterator[tuple[str, tuple[str, str, str]]]:
+def method_rows(cells: pd.DataFrame) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield each method that has a complete cell, with its entries.
 
-    They are the number of its seeds, its accuracy and its paired difference to FedAvg, with an
-    interval cut at ``bound``; see `interval_text`.
+    They are the number of its seeds, its accuracy and its paired difference to FedAvg.
     """
     for method in dict.fromkeys(cells["method"]):
         accuracy = mean_accuracy(cells, method)
         if accuracy is not None:
-            difference = difference_text(method_difference(cells, method), bound=bound)
+            difference = difference_text(method_difference(cells, method))
             yield method, (str(accuracy.seeds), estimate_text(accuracy), difference)
 
 
@@ -321,11 +317,10 @@ def results_table(
     cells: pd.DataFrame,
     published: Mapping[str, Estimate],
     note: str = "",
-    bound: float = math.inf,
 ) -> Table:
     """Return the methods of one run, and the paper's numbers where it has ``published`` some."""
     rows = []
-    for method, entries in method_rows(cells, bound):
+    for method, entries in method_rows(cells):
         paper = (estimate_text(published.get(method)),) if published else ()
         rows.append((method_title(method), *entries, *paper))
     header = ("method", "seeds", "test accuracy", "Δ to FedAvg [95 %]")
@@ -375,11 +370,11 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
     of_first = by_axes(first, "method")
     for name, cells in runs:
         of_method = by_axes(cells, "method")
-        for method, entries in method_rows(cells, GREATEST):
+        for method, entries in method_rows(cells):
             ours, theirs = of_method[method], of_first[method]
             same_data = ours["fingerprint"].eq(theirs["fingerprint"].reindex(ours.index))
             to_first = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
-            difference = difference_text(None if cells is first else to_first, bound=GREATEST)
+            difference = difference_text(None if cells is first else to_first)
             last = (difference,) if alike else ()
             rows.append((f"{name}: {method_title(method)}", *entries, *last))
     header = ["run and method", "seeds", "test accuracy", "Δ to FedAvg [95 %]"]
@@ -395,22 +390,21 @@ def estimate_text(value: Estimate | None) -> str:
     return f"{value.mean:.3f}" + ("" if math.isnan(value.sd) else f" ± {value.sd:.3f}")
 
 
-def difference_text(value: Estimate | None, form: str = "+.3f", *, bound: float = math.inf) -> str:
+def difference_text(value: Estimate | None, form: str = "+.3f") -> str:
     """Return the mean and its 95 % interval, or why there is none; see `interval_text`."""
     if value is None:
         return NO_NUMBER
-    return f"{value.mean:{form}} {interval_text(value, form, bound=bound)}"
+    return f"{value.mean:{form}} {interval_text(value, form)}"
 
 
-def interval_text(value: Estimate, form: str = ".3f", *, bound: float = math.inf) -> str:
+def interval_text(value: Estimate, form: str = ".3f") -> str:
     """Return the 95 % interval in brackets, or that the seeds are too few for one.
 
-    Of one that reaches ``bound``, where it was cut, only the end nearer to 0 is said; where it
-    includes 0, that it is too wide.
+    Of one that was cut only the end nearer to 0 is said; where it includes 0, that it is too wide.
     """
     if value.seeds < FEWEST_SEEDS:
         return "[too few seeds]"
-    if max(-value.low, value.high) >= bound:
+    if value.cut:
         if value.low > 0.0:
             return f"[{value.low:{form}} or more]"
         return f"[{value.high:{form}} or less]" if value.high < 0.0 else "[too wide]"
