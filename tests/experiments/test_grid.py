@@ -9,6 +9,7 @@ import resource
 import signal
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,45 @@ def test_an_executor_s_worker_goes_on_from_the_last_round(tmp_path: Path) -> Non
         place = Workplace(device="cpu", executor=executor)
         assert run_grids([(spec, Store(tmp_path / "parts"))], place, log) == []
     assert [event.rounds_done for event in log.of(CellStarted)] == [2]
+    assert carry_out(spec, tmp_path / "whole")[1] == []
+    assert results(tmp_path / "parts") == results(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError])
+@pytest.mark.parametrize("done", [0, 2])
+@pytest.mark.parametrize("written", range(4))
+def test_a_cell_that_was_sent_back_and_is_written_in_part_is_run_again(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    written: int,
+    done: int,
+    error: type[BaseException],
+) -> None:
+    spec = small_spec(methods=["fedavg"], seeds=[0])
+    runs = [(spec, Store(tmp_path / "parts"))]
+    seen: list[Event] = []
+
+    def interrupted(event: Event) -> None:
+        seen.append(event)
+        if isinstance(event, CellStarted | RoundFinished) and len(seen) == 2 + done:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        run_grids(runs, Workplace(device="cpu"), interrupted)
+    replaced, (cell,) = Path.replace, (tmp_path / "parts" / "cells").iterdir()
+    left = iter(range(written))
+
+    def replace(path: Path, target: Path) -> Path:
+        if target.parent == cell and next(left, None) is None:
+            raise error
+        return replaced(path, target)
+
+    with ThreadPoolExecutor(1) as executor:
+        place = Workplace(device="cpu", executor=executor)
+        with monkeypatch.context() as patched, suppress(KeyboardInterrupt):
+            patched.setattr(Path, "replace", replace)
+            run_grids(runs, place, Log())
+        assert run_grids(runs, place, Log()) == []
     assert carry_out(spec, tmp_path / "whole")[1] == []
     assert results(tmp_path / "parts") == results(tmp_path / "whole")
 

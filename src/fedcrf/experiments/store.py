@@ -30,7 +30,7 @@ import tarfile
 import time
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -160,7 +160,8 @@ SPACING = 1.0
 
 BEGUN, ROUNDS, SUMMARY = "begun.json", "rounds.jsonl", "summary.json"
 CHECKPOINT, MODEL = "checkpoint.pt", "model.pt"
-FILES = frozenset((BEGUN, ROUNDS, CHECKPOINT, MODEL, SUMMARY))
+FILES = (SUMMARY, BEGUN, CHECKPOINT, ROUNDS, MODEL)
+"""A cell's files. Rounds count by one of the first three, which `CellStore.replace` puts last."""
 
 ANEW = "move the cell's folder away to run it anew"
 """The mend where a cell's files are damaged."""
@@ -289,12 +290,17 @@ class CellStore:
         return {path.name: path.read_bytes() for path in paths if path.name in FILES}
 
     def replace(self, content: Mapping[str, bytes]) -> None:
-        """Put files in the place of the cell's own; the summary, which means finished, last."""
-        for name in sorted(content, key=lambda name: name == SUMMARY):
-            with atomic_write(self.path / name) as file:
+        """Put files in the place of the cell's own, which stay where there is no room for these.
+
+        A kill leaves the ones or the others, or rounds alone, which `begin` removes.
+        """
+        with ExitStack() as written:  # which is left in the opposite order
+            for name in sorted(content, key=FILES.index):
+                file = written.enter_context(atomic_write(self.path / name))
                 file.write(content[name])
-        for name in FILES - content.keys():
-            (self.path / name).unlink(missing_ok=True)
+                file.flush()
+            for name in (BEGUN, CHECKPOINT, SUMMARY, *({*FILES} - content.keys())):
+                (self.path / name).unlink(missing_ok=True)
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
         """Return the rounds before the first damaged line, and what is wrong with that, if any."""
@@ -377,12 +383,15 @@ class CellStore:
         return "; ".join(changes(cell, kept, device))
 
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
-        """Return the state to go on from, and what says by which code; stale rounds are removed.
+        """Return the state to go on from, and what says by which code.
+
+        Stale rounds are removed, and those of which nothing says it: `replace` was killed.
 
         ``origin`` is the provenance of the rounds that follow.
         """
         made = self.summary() or self._begun()
-        if self._stale(cell, made):
+        alone = made is None and not (self.path / CHECKPOINT).exists()
+        if alone or self._stale(cell, made):
             # In this order it stays stale wherever a kill may cut in.
             for name in (CHECKPOINT, MODEL, ROUNDS, SUMMARY, BEGUN):
                 (self.path / name).unlink(missing_ok=True)
