@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import multiprocessing
 import os
 import resource
 import signal
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -370,6 +371,35 @@ def test_what_an_executor_s_worker_cannot_do_fails_its_cell(
         (failed,) = run_grids([(spec, Store(tmp_path))], place, Log())
     assert failed.reason.startswith("its worker has other data (fingerprint ")
     assert not (tmp_path / "cells" / "fedavg-seed-0" / "summary.json").exists()
+
+
+def test_a_cell_that_an_executor_gives_up_or_that_cannot_be_written_here_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small_spec(methods=["fedavg"], seeds=[0])
+    with ThreadPoolExecutor(1) as executor, monkeypatch.context() as patched:
+        place = Workplace(device="cpu", executor=executor)
+        patched.setattr(executor, "submit", lambda *_: given_up)
+        given_up: Future[Any] = Future()
+        given_up.cancel()
+        given_up.set_running_or_notify_cancel()
+        (failed,) = run_grids([(spec, Store(tmp_path))], place, Log())
+    assert failed.reason.startswith("the executor gave it up")
+    assert failed.reason.endswith("give the same command again to run it")
+    replaced = Path.replace
+
+    def replace(path: Path, target: Path) -> Path:
+        if target.is_relative_to(tmp_path / "cells"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replaced(path, target)
+
+    with ThreadPoolExecutor(1) as executor, monkeypatch.context() as patched:
+        place = Workplace(device="cpu", executor=executor)
+        patched.setattr(Path, "replace", replace)
+        (failed,) = run_grids([(spec, Store(tmp_path))], place, Log())
+    assert failed.reason.startswith(f"{tmp_path / 'cells' / 'fedavg-seed-0'}/")
+    assert "No space left on device: make room" in failed.reason
+    assert failed.reason.count("make room") == 1, "of files that are written together"
 
 
 @pytest.mark.slow

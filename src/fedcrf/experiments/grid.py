@@ -13,7 +13,7 @@ import os
 import statistics
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Executor, as_completed
+from concurrent.futures import CancelledError, Executor, Future, as_completed
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -371,11 +371,15 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
     except ConnectionError:
         raise  # the observer's, not the cell's
     except OSError as error:
-        said = f"{error.filename or job.store.path}: {error.strerror}"
-        observer(CellFailed(job.cell, f"{said}{own_line(error)}"))
+        observer(CellFailed(job.cell, _of_file(job, error)))
     except Exception as error:
         logging.getLogger(__name__).debug("%s failed", job.cell.name, exc_info=True)
         observer(CellFailed(job.cell, in_a_line(error)))
+
+
+def _of_file(job: Job, error: OSError) -> str:
+    """Return which file of a cell's could not be read or written, and why."""
+    return f"{error.filename or job.store.path}: {error.strerror}{own_line(error)}"
 
 
 def _run_on(
@@ -388,21 +392,33 @@ def _run_on(
     }
     try:
         for future in as_completed(futures):
-            job = futures[future]
-            try:
-                files, events = future.result()
-                with job.store.locked():
-                    job.store.replace(files)
-            except Exception as error:
-                reason = str(error) or "it said no more"
-                if not isinstance(error, FedcrfError):
-                    reason = f"its worker failed ({type(error).__name__}): {reason}"
-                events = [CellFailed(job.cell, reason)]
-            for event in events:
+            for event in _sent_back(futures[future], future):
                 observer(event)
     finally:
         for future in futures:
             future.cancel()
+
+
+def _sent_back(job: Job, future: Future[tuple[Mapping[str, bytes], list[Event]]]) -> list[Event]:
+    """Write what a cell has come to elsewhere; return its events, or why there are none."""
+    try:
+        files, events = future.result()
+    except CancelledError:
+        reason = "the executor gave it up, as Dask does where its scheduler is gone"
+        return [CellFailed(job.cell, f"{reason}: give the same command again to run it")]
+    except Exception as error:
+        reason = str(error) or "it said no more"
+        if not isinstance(error, FedcrfError):
+            reason = f"its worker failed ({type(error).__name__}): {reason}"
+        return [CellFailed(job.cell, reason)]
+    try:
+        with job.store.locked():
+            job.store.replace(files)
+    except FedcrfError as error:
+        return [CellFailed(job.cell, str(error))]
+    except OSError as error:
+        return [CellFailed(job.cell, _of_file(job, error))]
+    return events
 
 
 def _run_elsewhere(
