@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import socket
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -434,8 +435,14 @@ def test_what_names_no_executor(place: str) -> None:
 
 def test_a_scheduler_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("distributed")
-    with pytest.raises(FedcrfError, match=r"dask:nowhere://1: no scheduler answers there"):
-        executor_at("dask:nowhere://1")
+    for address in ("nowhere://1", "tls://127.0.0.1:1"):  # TLS that is not set up
+        with pytest.raises(FedcrfError, match=rf"dask:{address}: no scheduler answers there"):
+            executor_at(f"dask:{address}")
+    monkeypatch.setattr(grid, "PATIENCE", 1)
+    with socket.create_server(("127.0.0.1", 0)) as server:  # it listens, and says nothing
+        address = f"tcp://127.0.0.1:{server.getsockname()[1]}"
+        with pytest.raises(FedcrfError, match=r"what listens there said nothing for 1 seconds"):
+            executor_at(f"dask:{address}")
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(FedcrfError, match=r"pip install 'fedcrf\[dask\]'"):
         executor_at("dask:nowhere://1")

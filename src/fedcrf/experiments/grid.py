@@ -8,12 +8,13 @@ what a cell has come to is sent back, and written here.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import statistics
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import CancelledError, Executor, Future, as_completed
+from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -104,6 +105,21 @@ class Workplace:
         return torch.device("cuda" if available and self.device != "cpu" else "cpu")
 
 
+PATIENCE = 10
+"""Seconds that a scheduler has to answer."""
+
+
+async def _greet(address: str) -> None:
+    """Wait for a scheduler's answer; Dask waits for ever where something else listens."""
+    from distributed import Security
+    from distributed.comm import connect
+
+    async with asyncio.timeout(PATIENCE + 1):  # of nothing that listens Dask says more
+        secured = Security().get_connection_args("client")
+        comm = await connect(address, timeout=PATIENCE, **secured)
+        await comm.close()
+
+
 def executor_at(place: str) -> Executor:
     """Return the executor of ``dask:ADDRESS``, which ends with this process."""
     kind, _, address = place.partition(":")
@@ -116,9 +132,12 @@ def executor_at(place: str) -> Executor:
     except ModuleNotFoundError as missing:
         raise FedcrfError(f"--executor dask: {mend(missing)}") from None
     try:
-        client = Client(address, timeout=10)
-    except (OSError, ValueError) as error:
-        raise FedcrfError(f"--executor {place}: no scheduler answers there ({error})") from None
+        with ThreadPoolExecutor(1) as thread:  # a loop may run in this one
+            thread.submit(asyncio.run, _greet(address)).result()
+        client = Client(address, timeout=PATIENCE)
+    except (OSError, ValueError, TypeError) as error:  # the last where TLS is not set up
+        said = str(error) or f"what listens there said nothing for {PATIENCE} seconds"
+        raise FedcrfError(f"--executor {place}: no scheduler answers there ({said})") from None
     # A cell is no pure function of its arguments to Dask: the same one may be run anew.
     executor: Executor = client.get_executor(pure=False)
     return executor
