@@ -66,21 +66,20 @@ class Case:
     Attributes:
         of: What the outcome depends on that has a number: the thing itself, then what it runs with.
         outcome: Returns what it does.
-        absent: Whether clients are absent from rounds; then another number of a rule counts too.
+        where: What else a rule's number counts of; see `RobustCRF.behaviour_where`.
     """
 
     of: Sequence[Any]
     outcome: Callable[[], Outcome]
-    absent: bool = False
+    where: Sequence[str] = ()
 
     @property
     def numbers(self) -> list[int]:
         """The behaviour numbers of all that it depends on."""
         numbers = [each.behaviour for each in self.of]
-        if self.absent:
-            numbers += [
-                each.behaviour_absent for each in self.of if hasattr(each, "behaviour_absent")
-            ]
+        for each in self.of:
+            known = getattr(each, "behaviour_where", {})
+            numbers += [known[place] for place in self.where if place in known]
         return numbers
 
     def computed(self) -> Outcome:
@@ -239,10 +238,11 @@ def _rules() -> Iterator[tuple[str, Case]]:
     for name in (*RULES, *byzfl):
         rule = _informed(name)
         yield f"rule {name}", Case([rule], partial(SMALL.decided, rule))
+    everywhere = ("absence", "large_round")
     for name in ("crf", "crf-robust", "crf-evidence", "crf-robust-evidence"):
         rule = RULES[name](**{"neighbours": 5} if name == "crf" else {})
-        yield f"rule {name}, in a crowd", Case([rule], partial(CROWD.decided, rule), absent=True)
-        yield f"rule {name}, rough", Case([rule], partial(ROUGH.decided, rule), absent=True)
+        yield f"rule {name}, in a crowd", Case([rule], partial(CROWD.decided, rule), everywhere)
+        yield f"rule {name}, rough", Case([rule], partial(ROUGH.decided, rule), everywhere)
 
 
 def _attacks() -> Iterator[tuple[str, Case]]:

@@ -114,6 +114,7 @@ class SlowRobust:
     norm_exponent: float = 0.7
     response_strength: float = 10.0
     consistency_strength: float = 10.0
+    camp_strength: float = 8.0
     clip: float = 2.0
     counts: str = "claimed"
     count_cap: float = 3.0
@@ -163,7 +164,7 @@ class SlowRobust:
         own = dict(zip(present, reported_trust([(reported or {}).get(c) for c in present])))  # noqa: B905
         credited = [c for c in present if own[c] >= 0.5]
         prior = self._normalised([math.exp(self.prior_log_odds * q) for q in self.labels])
-        start, energy = {}, {}
+        energy = {}
         silent = self._answers(present)
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
         long = self._norms(held, norms, examples)
@@ -183,20 +184,25 @@ class SlowRobust:
                 for i in present
             }
 
+        start = {c: list(prior) for c in present}
+        for c in self.last.keys() & start.keys():
+            stay = self.persistence ** (1 / held[c])
+            start[c] = [stay * b + (1 - stay) * p for b, p in zip(self.last[c], prior, strict=True)]
+        counted = {
+            c: dot(start[c], self.labels)
+            / sum(max(0.0, alike[i, c]) ** self.copy_power if i != c else 1.0 for i in present)
+            for c in credited
+        }
+        lighter = self._lighter(alike, counted, 1 - few)
         turned = self._turned(present)
         distant = self._distant(present)
         for c in present:
-            start[c] = list(prior)
-            if c in self.last:
-                stay = self.persistence ** (1 / held[c])
-                start[c] = [
-                    stay * b + (1 - stay) * p for b, p in zip(self.last[c], prior, strict=True)
-                ]
             energy[c] = [
                 -math.log(p + 1e-12)
                 + self.response_strength * q * silent[c] / held[c]
                 + self.consistency_strength * q * turned[c] / held[c]
                 + self.norm_strength * q * distant[c] / held[c]
+                + self.camp_strength * q * lighter.get(c, 0.0) / held[c]
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
         belief, grown = dict(start), self._grown(present)
@@ -366,6 +372,46 @@ class SlowRobust:
         middle = math.exp(median(map(math.log, far.values()))) if far else 1.0
         self.goal = {c: math.log(each / middle) for c, each in far.items()}
         return {c: min(2.0, max(0.0, self.goal.get(c, 0.0) - self.tolerance)) for c in present}
+
+    def _lighter(self, alike: dict, counted: dict, crowded: float) -> dict:
+        """How clearly the clients are two camps, of those in the lighter one."""
+        judges = list(counted)
+        if crowded == 0 or len(judges) < 2:
+            return {}
+        near = {(i, j): counted[i] * counted[j] * alike[i, j] for i in judges for j in judges}
+        loudest = sorted(judges, key=lambda j: -sum(abs(near[i, j]) for i in judges))
+        best, camps = -math.inf, {}
+        for start in loudest[:16]:
+            sides = {i: -1 if near[i, start] < 0 else 1 for i in judges}
+            for _ in range(4):
+                pull = {i: sum(near[i, j] * sides[j] for j in judges) for i in judges}
+                sides = {i: -1 if pull[i] < 0 else 1 for i in judges}
+            total = sum(near[i, j] * sides[i] * sides[j] for i in judges for j in judges)
+            if total > best:
+                best, camps = total, sides
+        clear = []
+        for i in judges:
+            own = [j for j in judges if j != i and camps[j] == camps[i]]
+            other = [j for j in judges if camps[j] != camps[i]]
+            agrees = self._errors([(counted[j], alike[i, j]) for j in own])
+            clear.append(min(agrees, self._errors([(counted[j], -alike[i, j]) for j in other])))
+        evidence = min(2.0, max(0.0, sorted(clear)[len(judges) // 10] - self.tolerance))
+        whole = sum(counted.values())
+        kinds = best / whole**2  # 1 where there is one direction, 1/2 where there are three kinds
+        evidence *= max(0.0, 1 - 2 * kinds)
+        heavy = sum(counted[c] * camps[c] for c in judges)
+        lighter = [c for c in judges if camps[c] * heavy < 0]
+        return dict.fromkeys(lighter, crowded * evidence) if len(lighter) > 1 else {}
+
+    @staticmethod
+    def _errors(values: list[tuple[float, float]]) -> float:
+        """The weighted mean of numbers, in its standard errors; of nothing 0."""
+        if not values:
+            return 0.0
+        whole = sum(weight for weight, _ in values)
+        mean = sum(weight * value for weight, value in values) / whole
+        squares = sum((weight * (value - mean)) ** 2 for weight, value in values)
+        return mean / max(math.sqrt(squares) / whole, 1e-12)
 
     @staticmethod
     def _normalised(values: list[float]) -> list[float]:

@@ -15,6 +15,7 @@ from crf.slow_robust import cosine, reported_trust, usual
 from fedcrf import ClientCRF, EvidenceCRF, FedcrfError, exact_marginals
 from fedcrf.crf import (
     Attraction,
+    Camps,
     ConsistencyEvidence,
     Energy,
     Field,
@@ -247,20 +248,75 @@ def test_opposition(crowd):
     assert_allclose(found.values, 3.0 * np.outer(opposed, LABELS), atol=1e-9)
 
 
+def camps(*sizes: int, noise: float = 1.5) -> np.ndarray:
+    """Updates of two camps: one direction forth and back, and noise in all others."""
+    side = np.repeat([1.0, -1.0], sizes)[:, None]
+    rng = np.random.default_rng(5)
+    return side * rng.standard_normal(40) + noise * rng.standard_normal((len(side), 40))
+
+
+@pytest.mark.parametrize(
+    ("rows", "lighter"),
+    [
+        (camps(8, 4), range(8, 12)),
+        (camps(4, 8), range(4)),
+        (camps(26, 24), range(26, 50)),
+        (camps(70, 30, noise=2.0), range(70, 100)),
+        (camps(4, 1)[[0, 1, 2, 3, *[4] * 9]], range(4, 13)),  # nine copies have one vote
+        (camps(11, 1), []),  # one against all others is opposed, and no camp
+        (camps(12, 0), []),
+        (camps(8, 4, noise=0.3), []),  # there is one direction, as with two classes
+        (camps(8, 4, noise=9.0), []),
+        (camps(6, 4), []),  # a small round
+        (camps(0, 1), []),
+        (np.eye(12) - 0.1, []),  # everybody opposes everybody
+        (np.zeros((12, 5)), []),
+    ],
+)
+def test_the_lighter_of_two_camps(rows, lighter):
+    part = Camps(strength=3.0)
+    found = part.energy(observe(rows), LABELS)
+    nothing = np.zeros(len(rows))
+    evidence, fit = (found.causes.get(name, nothing) for name in ("minority", "camp_fit"))
+    assert np.flatnonzero(evidence).tolist() == list(lighter)
+    assert evidence.max() <= 2.0 * (1.0 - 10.0 / max(10, len(rows)))
+    assert ((fit < 0) == (evidence > 0)).all() or not evidence.any()
+    assert_array_equal(found.values, 3.0 * np.outer(evidence, LABELS))
+    order = np.random.default_rng(0).permutation(len(rows))
+    moved = part.energy(observe(rows[order]), LABELS).causes.get("minority", nothing)
+    assert_allclose(moved, evidence[order], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("trusted", "lighter"), [((0.9, 0.9), range(8, 12)), ((0.1, 0.9), range(8))]
+)
+def test_the_lighter_camp_is_the_less_trusted_one(trusted, lighter):
+    label = np.repeat(trusted, [8, 4])
+    initial = np.column_stack([1 - label, 0 * label, label])
+    rows, credit = camps(8, 4), np.ones(12)
+    rows[9, 3], rows[2], credit[10] = np.nan, 0.0, 0.1
+    found = Camps().energy(observe(rows, initial=initial, credit=credit), LABELS)
+    evidence = found.causes["minority"]
+    assert set(np.flatnonzero(evidence)) - {2} == set(lighter) - {2, 9, 10}, "who does not count"
+    assert np.flatnonzero(np.isnan(found.causes["camp_fit"])).tolist() == [9, 10]
+
+
 def test_linear_parts_tell_their_energies():
     field = RobustCRF(tolerance=0.2).field
-    known = np.linspace(-0.9, 0.9, 7)
+    known = np.linspace(-0.9, 0.9, 12)
     measured = {
         "curvature_response": known,
         "update_consistency": known[::-1],
         "goal_distance": 2.0 * known,
     }
-    marginals = np.full((7, 3), 1 / 3)
-    seen = observe(updates(), measured=measured)
+    marginals = np.full((12, 3), 1 / 3)
+    rows = updates(12) + 1.0
+    rows[:4] *= -1.0  # a camp of their own
+    seen = observe(rows, measured=measured)
     energies = [part.energy(seen, LABELS) for part in field.evidence]
     energies += [part.message(seen, LABELS)(marginals) for part in field.pairwise]
     causes = [part.cause for part in field.linear_parts]
-    assert causes == [*measured, "norm", "opposition"]
+    assert causes == [*measured, "camp_fit", "norm", "opposition"]
     for part, energy in zip(field.linear_parts, energies, strict=True):
         assert part.cause in energy.causes
         evidence = energy.causes[part.evidence]
@@ -400,4 +456,5 @@ def test_the_tolerance_sets_all_that_is_tolerated(tolerance, response, consisten
         ResponseEvidence(share=response, spread=4 * tolerance),
         ConsistencyEvidence(share=consistency, spread=4 * tolerance),
         GoalEvidence(tolerance=tolerance),
+        Camps(tolerance=tolerance),
     )

@@ -95,16 +95,30 @@ def test_a_partition_has_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert provenance.changes(cell, {}, "cpu") == [said]
 
 
-@pytest.mark.parametrize(("each_round", "said"), [(None, []), (3, [" where clients are absent"])])
-def test_what_differs_where_clients_are_absent_has_its_number(
-    each_round: int | None, said: list[str]
+ABSENT = ("absence", " where clients are absent")
+LARGE = ("large_round", " in a large round")
+
+
+@pytest.mark.parametrize(
+    ("clients", "each_round", "expected"),
+    [
+        (10, None, []),
+        (10, 3, [ABSENT]),
+        (11, None, [LARGE]),
+        (40, 10, [ABSENT]),
+        (40, 11, [ABSENT, LARGE]),
+    ],
+)
+def test_what_differs_in_some_rounds_alone_has_its_number(
+    clients: int, each_round: int | None, expected: list[tuple[str, str]]
 ) -> None:
-    spec = small_spec(methods=["crf-robust"], rounds={"clients_per_round": each_round})
-    numbers = provenance.numbers(spec.cells()[0], "cpu")
-    kept = {part: number for part, number in numbers.items() if part != "absence"}
-    assert provenance.changes(spec.cells()[0], kept, "cpu") == [
-        f"rule crf-robust{where} has behaviour {CRFRobust.behaviour_absent} now and had 1"
-        for where in said
+    rounds, partition = {"clients_per_round": each_round}, {"num_clients": clients}
+    cell = small_spec(methods=["crf-robust"], rounds=rounds, partition=partition).cells()[0]
+    numbers = provenance.numbers(cell, "cpu")
+    kept = {part: number for part, number in numbers.items() if part not in dict((ABSENT, LARGE))}
+    assert provenance.changes(cell, kept, "cpu") == [
+        f"rule crf-robust{where} has behaviour {CRFRobust.behaviour_where[part]} now and had 1"
+        for part, where in expected
     ]
 
 

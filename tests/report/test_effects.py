@@ -34,6 +34,7 @@ PARTS = {  # what the equations of the parts multiply with the label
     "curvature_response": ("unresponsive", 10.0),
     "update_consistency": ("inconsistent", 10.0),
     "goal_distance": ("distant", 8.0),
+    "camp_fit": ("minority", 8.0),
     "opposition": ("opposed", 2 * 2.0),
     "norm": ("norm", 8.0),
 }
@@ -278,6 +279,13 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
             0.5 * TRUSTED,
             "for its length it changes little as the model moves, as if its goal were 7.4 times as "
             "far away as others': × 0.50",
+        ),
+        (
+            "crf-robust",
+            {"camp_fit": [-0.25, 0.2], "minority": [0.5, 0.0]},
+            0.5 * TRUSTED,
+            "clients are two camps that oppose each other, and it is in the lighter one "
+            "(fit −0.25): × 0.50",
         ),
         ("crf-robust", {"clip": [0.62, 1.0]}, TRUSTED, "update clipped to 62 % of its length"),
         (

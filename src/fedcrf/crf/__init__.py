@@ -6,6 +6,7 @@ Each is a `Field`, composed of exchangeable parts.
 
 from fedcrf.crf.client_crf import ClientCRF
 from fedcrf.crf.evidence import (
+    Camps,
     ConsistencyEvidence,
     GoalEvidence,
     LogOddsPrior,
@@ -34,6 +35,7 @@ from fedcrf.crf.weights import base_weights
 
 __all__ = [
     "Attraction",
+    "Camps",
     "ClientCRF",
     "ConsistencyEvidence",
     "Energy",

@@ -148,7 +148,7 @@ def _of_a_round(energy: Energy, part: object, window: Vector | float) -> Energy:
     if not isinstance(window, np.ndarray) and window == 1.0:
         return energy
     causes = dict(energy.causes)
-    if isinstance(part, LinearPart):
+    if isinstance(part, LinearPart) and part.evidence in causes:
         causes[part.evidence] = causes[part.evidence] / window
     return Energy(energy.values / _by_rows(window), causes)
 

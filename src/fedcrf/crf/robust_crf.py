@@ -13,6 +13,7 @@ import numpy as np
 from fedcrf.checks import Count, Finite, Fraction, Positive, Settings, Share, number, whole
 from fedcrf.crf.evidence import (
     NORM_EXPONENT,
+    Camps,
     ConsistencyEvidence,
     GoalEvidence,
     LogOddsPrior,
@@ -70,7 +71,7 @@ class RobustCRF(Settings):
 
     A client whose data differ from the others' has an update that differs too. But it does not
     oppose the others, and it responds to the model: local training descends a loss, so that an
-    honest update changes against the model's last step. Five measurements can be evidence against a
+    honest update changes against the model's last step. Six measurements can be evidence against a
     client:
 
     - opposition (`Opposition`): trusted clients' updates point against it;
@@ -79,7 +80,9 @@ class RobustCRF(Settings):
     - curvature response (`ResponseEvidence`): its update does not change against the model's step;
     - update consistency (`ConsistencyEvidence`): its update turns away from its last one;
     - goal distance (`GoalEvidence`): by its own response, it wants the model to go much farther
-      than others do.
+      than others do;
+    - camps (`Camps`): in a large round, the clients fall into two camps that oppose each other,
+      and it is in the lighter one.
 
     Each tolerates some, and only what exceeds that is evidence. Agreement earns nothing. The prior
     is P(q) ∝ exp(b·q), and a client's label is a Markov chain over rounds (`Field`). Clients may
@@ -100,8 +103,8 @@ class RobustCRF(Settings):
         tolerance: τ, how much clients may differ. An opposition of 0.5τ is tolerated, a norm of
             exp(τ) medians, a goal exp(τ) times as far away as the median's, and in a large round 4τ
             lower median deviations. A curvature response may lack 0.75τ of the median's, an update
-            consistency 0.5τ. A larger τ accuses fewer honest clients, and lets more attackers
-            through.
+            consistency 0.5τ. In a large round camps may be clear by τ standard errors. A larger τ
+            accuses fewer honest clients, and lets more attackers through.
         prior_log_odds: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the probability that a client's label stays.
         longest_window: The most rounds over which updates are averaged before they are looked at.
@@ -141,8 +144,8 @@ class RobustCRF(Settings):
     """
 
     behaviour: ClassVar[int] = 6
-    behaviour_absent: ClassVar[int] = 3
-    """The number of what differs where some clients are absent from a round."""
+    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 3, "large_round": 3}
+    """The numbers of what differs where some clients are absent, and in large rounds."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
         name: said for said, names in GONE.items() for name in names.split()
@@ -174,6 +177,7 @@ class RobustCRF(Settings):
                 ResponseEvidence(share=self._response_share, spread=spread),
                 ConsistencyEvidence(share=max(0.0, 1.0 - 0.5 * self.tolerance), spread=spread),
                 GoalEvidence(tolerance=self.tolerance),
+                Camps(tolerance=self.tolerance),
             ),
             pairwise=(
                 SuspectNorm(tolerance=self.tolerance, spread=spread, opposition=opposition),

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from fedcrf._version import __version__
+from fedcrf.crf.evidence import LARGE_ROUND
 from fedcrf.data.partition import ClientSplit
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.models import MLP
@@ -155,7 +156,14 @@ def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, int]]:
     if cell.threat is not None:
         parts["attack"] = (f"attack {cell.attack_name}", cell.threat.attack)
     found = {part: (name, getattr(of, "behaviour", FIRST)) for part, (name, of) in parts.items()}
-    number = getattr(cell.rule, "behaviour_absent", FIRST)
-    if cell.rounds.clients_per_round is not None and number != FIRST:
-        found["absence"] = (f"rule {method.rule} where clients are absent", number)
+    absent = cell.rounds.clients_per_round is not None
+    present = cell.rounds.clients_per_round or cell.partition.num_clients
+    where = {
+        "absence": ("where clients are absent", absent),
+        "large_round": ("in a large round", present > LARGE_ROUND),
+    }
+    for part, number in getattr(cell.rule, "behaviour_where", {}).items():
+        said, differs = where[part]
+        if differs:
+            found[part] = (f"rule {method.rule} {said}", number)
     return {part: (name, number) for part, (name, number) in found.items() if number is not None}

@@ -3,7 +3,7 @@
 const LABELS = ["trust", "own_trust", "remembered"]; // their largest depends on the rule
 const SHARES = [...LABELS, "reliability", "vote", "copies", "clip", "counted"];
 const MISSING = ["unresponsive", "inconsistent"];
-const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", "distant", ...MISSING];
+const AGAINST = ["distance", "norm_anomaly", "opposition", "opposed", "norm", "distant", "minority", ...MISSING];
 const HIGH_IS_AGAINST = ["curvature_response", "goal_distance"]; // of those with a sign
 const MANY_LINES = 60; // too many to draw every client's memory
 
