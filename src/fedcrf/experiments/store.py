@@ -123,7 +123,8 @@ def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | Non
     except FileNotFoundError:
         return [], None
     except OSError as error:
-        return [], f"records {path} cannot be read: {error.strerror}; take it away to begin anew"
+        mend = "mend that, or take it away to begin anew"
+        return [], f"records {path} cannot be read: {error.strerror}; {mend}"
     parse = TypeAdapter(kind).validate_json
     records: list[Any] = []
     for number, line in enumerate(lines, start=1):

@@ -113,7 +113,9 @@ class Checkpoint:
             why = error.strerror or str(error)
         except Exception:  # of many kinds: a damaged archive may claim to be encrypted
             why = "it is damaged, or none"
-        raise FedcrfError(f"checkpoint {path} cannot be read: {why}; take it away to begin anew")
+        raise FedcrfError(
+            f"checkpoint {path} cannot be read: {why}; mend that, or take it away to begin anew"
+        )
 
 
 def _as_saved(array: NDArray[Any]) -> NDArray[Any]:
