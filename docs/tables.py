@@ -427,6 +427,7 @@ PLACES: Mapping[str, str] = {
     "two classes: digits, odd or even, α = 0.5, ten sites": "two-classes-10-clients",
     "thirty sites": "two-classes-30-clients",
     "two kinds of sites: digits, four hold 0 to 4, six 5 to 9": "two-kinds",
+    "thirty sites of two kinds": "two-kinds-30-clients",
 }
 """By title the runs in which nobody is wrong."""
 
