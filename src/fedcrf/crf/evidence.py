@@ -24,9 +24,16 @@ from fedcrf.checks import Finite, Fraction, NotNegative, Positive, Settings
 from fedcrf.crf.parts import Energy, LinearPart, Matrix, Message, Observation, Prior, Vector
 from fedcrf.crf.potentials import median, median_of_sorted
 from fedcrf.crf.window import Averages, row_cosines, row_norms
+from fedcrf.statistics import EPSILON
 
 LARGE_ROUND = 10.0
 """Clients beyond which a round is large."""
+
+COPY_POWER = 100.0
+"""How alike updates must be to count as copies.
+
+Copies have a cosine of 1; honest updates from similar data reach 0.95.
+"""
 
 NORM_EXPONENT = 0.7
 """How an honest update's norm grows with its examples: as n^a."""
@@ -288,7 +295,7 @@ class Camps(LinearPart):
     Attributes:
         strength: κ.
         tolerance: The tolerated clarity, in standard errors.
-        vote_power: p of `votes`. With 100, honest clients with like data keep their votes.
+        vote_power: p of `votes`.
         large_round: Clients beyond which a round is large.
     """
 
@@ -298,7 +305,7 @@ class Camps(LinearPart):
 
     strength: NotNegative = 8.0
     tolerance: NotNegative = 1.0
-    vote_power: Positive = 100.0
+    vote_power: Positive = COPY_POWER
     large_round: Positive = LARGE_ROUND
 
     def energy(self, seen: Observation, labels: Vector) -> Energy:
@@ -524,7 +531,7 @@ def mean_and_error(values: Matrix, counted: Matrix) -> tuple[Vector, Vector]:
     total = np.maximum(counted.sum(axis=1), TINY)
     mean = (counted * values).sum(axis=1) / total
     apart = counted * (values - mean[:, None])
-    return mean, np.maximum(np.sqrt(np.vecdot(apart, apart)) / total, 1e-12)
+    return mean, np.maximum(np.sqrt(np.vecdot(apart, apart)) / total, EPSILON)
 
 
 def large_round_share(finite: NDArray[np.bool_], large_round: float) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedcrf.checks import Count, Finite, Fraction, Positive, Settings, Share, number, whole
 from fedcrf.crf.evidence import (
+    COPY_POWER,
     NORM_EXPONENT,
     Camps,
     ConsistencyEvidence,
@@ -57,12 +58,6 @@ GONE = {
 
 LARGEST_SEED = 2**63 - 1
 """Of the sketches: the memory holds it in 64 bits."""
-
-COPY_POWER = 100.0
-"""How alike updates must be to share one client's weight.
-
-Copies have a cosine of 1; honest updates from similar data reach 0.95.
-"""
 
 
 @dataclass(frozen=True)
