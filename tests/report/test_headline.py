@@ -104,6 +104,30 @@ def test_attackers_that_nobody_found_are_missed(
     assert "missed" not in told[0].about
 
 
+@pytest.mark.parametrize(
+    ("attackers", "about"),
+    [
+        ([0], "1 attacker trusted again"),
+        ([0, 1], "1 attacker missed; 1 attacker trusted again"),
+        ([1], "1 attacker missed"),
+    ],
+)
+def test_an_attacker_that_was_distrusted_for_long_is_trusted_again(
+    attackers: list[int], about: str
+) -> None:
+    rounds = [
+        judged(number, weight, [0, 1]).model_copy(update={"attackers": attackers})
+        for number, weight in enumerate([0.5, 0.0, 0.0, 0.0, 0.5], start=1)
+    ]
+    told = distrusted_clients(Course("", rounds, CRF()))
+    assert told is not None
+    assert (told[0].value, told[0].about) == ("none of 2", about)
+    # Two rounds are no lasting verdict.
+    short = distrusted_clients(Course("", [rounds[0], *rounds[2:]], CRF()))
+    assert short is not None
+    assert "again" not in short[0].about
+
+
 def judged(number: int, first: float, clients: Sequence[int]) -> RoundRecord:
     """Return a round of two clients, of whom the first has so much of the weight."""
     update = {"clients": clients, "weight": [first, 1 - first], "base_weight": [0.5, 0.5]}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from fedcrf.experiments.analysis.tables import (
@@ -167,7 +167,10 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
             each for each in attackers if each in last and each in (last[each].attackers or ())
         }
         if missed and not since.keys() & {*attackers}:
-            counts.append(f"{_of_attackers(len(missed))} missed")
+            again = missed & _once_distrusted(course)
+            for them, became in ((missed - again, "missed"), (again, "trusted again")):
+                if them:
+                    counts.append(f"{_of_attackers(len(them))} {became}")
         else:
             found = len(low.keys() & {*attackers})
             counts.append(f"{found} of {_of_attackers(len(attackers))}")
@@ -184,15 +187,30 @@ def _of_attackers(count: int) -> str:
     return f"{count} attacker{'s' if count > 1 else ''}"
 
 
+def _verdicts(course: Course) -> Iterator[tuple[RoundRecord, list[Verdict]]]:
+    """Yield the rounds of a run with their verdicts."""
+    effects = [effects_of(record, course.rule) for record in course.records]
+    return zip(course.records, verdicts_of(course.records, effects), strict=True)
+
+
 def _own_last_verdicts(course: Course) -> tuple[dict[Client, Verdict], dict[Client, RoundRecord]]:
     """Return the last verdict on each client of a run, and the round that it is of."""
-    effects = [effects_of(record, course.rule) for record in course.records]
     verdicts: dict[Client, Verdict] = {}
     last: dict[Client, RoundRecord] = {}
-    for record, found in zip(course.records, verdicts_of(course.records, effects), strict=True):
+    for record, found in _verdicts(course):
         verdicts.update(zip(record.clients, found, strict=True))
         last.update(dict.fromkeys(record.clients, record))
     return {client: verdicts[client] for client in in_order(verdicts)}, last
+
+
+def _once_distrusted(course: Course) -> set[Client]:
+    """Return the clients that were distrusted over `LASTING` rounds at any time."""
+    return {
+        client
+        for record, verdicts in _verdicts(course)
+        for client, verdict in zip(record.clients, verdicts, strict=True)
+        if verdict.is_low and record.round - verdict.since + 1 >= LASTING
+    }
 
 
 def not_counted(clients: int, *, more: bool) -> str:
