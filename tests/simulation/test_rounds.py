@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -462,6 +462,30 @@ def test_what_a_rule_remembers_is_handed_on_and_kept_in_the_checkpoint(
     states, _ = assert_resumes(whole, tmp_path)
     forgetful = replace(states[1], memory={})
     assert not same_state(states[2].model, run(whole, forgetful)[0][0].model)
+
+
+def total(*states: Any) -> float:
+    return sum(float(np.abs(array).sum()) for state in states for array in state.values())
+
+
+@dataclass(frozen=True)
+class Elected(Rule):
+    """The last client's model becomes the next one, and the first client's is remembered."""
+
+    seen: list[float] = field(default_factory=list)
+
+    def aggregate(self, memory: Any, model: Any, reports: Any) -> Any:
+        self.seen.append(total(model, memory))
+        result = FedAvg().aggregate({}, model, reports)
+        return replace(result, state=reports[-1].state, memory=dict(reports[0].state))
+
+
+@pytest.mark.parametrize("plan", [MLP((6,)), BatchNormPlan()])
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_a_rule_takes_from_a_report_stays_as_it_was(plan: Any, workers: int) -> None:
+    rule = Elected()
+    states, _ = run(simulation(rule=rule, model=plan), workers=workers)
+    assert rule.seen[1:] == [total(state.model, state.memory) for state in states[:-1]]
 
 
 @pytest.mark.parametrize("name", ["crf-robust", "crf-robust-evidence"])

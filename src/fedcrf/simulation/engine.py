@@ -15,6 +15,7 @@ from functools import partial
 from multiprocessing.connection import Connection, wait
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -25,7 +26,7 @@ from fedcrf.errors import FedcrfError, in_a_line, own_line, unknown_name
 from fedcrf.objectives import ACCURACY, CLASSIFICATION, LOSS, Outputs, Task
 from fedcrf.processes import Child, in_child
 from fedcrf.rules import LABEL_DIVERGENCE, RESIDUAL_LOSS, ClientReport, State
-from fedcrf.rules.state import FlatState, Layout
+from fedcrf.rules.state import FlatState, Layout, copied
 from fedcrf.simulation.federation import Examples, PooledExamples, Stream, torch_seed
 from fedcrf.simulation.local_training import Batches, MLPTraining, momentum_of, trained, trainer
 from fedcrf.simulation.records import ClientMetrics, Metrics
@@ -215,6 +216,18 @@ class RoundMemory:
         if not self.layout.places:
             return others
         return FlatState(self.layout, self.clients[slot].numpy(), others)
+
+    def kept(self, arrays: State) -> State:
+        """Return arrays by name, copied if one of them is a client's, which a later round changes.
+
+        Those of mappings of the package's own are not looked at: it makes new ones.
+        """
+        if not isinstance(arrays, dict | FlatState):
+            return arrays
+        rows = [each.numpy() for each in (self.clients, *self.others.values())]
+        own = (as_numpy(each) for each in arrays.values())
+        theirs = any(np.may_share_memory(each, row) for each in own for row in rows)
+        return copied(arrays) if theirs else arrays
 
 
 Trained = tuple[float, Mapping[str, float]]

@@ -425,7 +425,7 @@ class Simulation(Settings):
         with failing(f"rule '{self.rule.name}' failed in round {number} ({{}})"):
             result = rule.aggregate(state.memory, state.model, reports)
             check_result(result, state.model, len(reports), kept="c")
-        model = self._decayed(number, state.model, result)
+        model = engine.memory.kept(self._decayed(number, state.model, result))
         aggregated = time.perf_counter()
         clients = self.federation.called(report.client for report in reports)
         attacking = None if attackers is None else self.federation.called(attackers)
@@ -447,8 +447,8 @@ class Simulation(Settings):
             state,
             round=number,
             model=model,
-            memory=result.memory,
-            attack_memory=attack_memory,
+            memory=engine.memory.kept(result.memory),
+            attack_memory=engine.memory.kept(attack_memory),
             lost_rounds=lost,
             personal=personal,
             totals=None if recorded else totals,
