@@ -43,7 +43,7 @@ from fedcrf.experiments.results import held, keys_of, score_table, suite_cells
 from fedcrf.experiments.spec import CellKey, RunSpec, resolve
 from fedcrf.experiments.store import Score, Store, name_of, unseeded
 from fedcrf.experiments.study import SUITES, Suite, default_folder, read_suite
-from fedcrf.simulation.records import RoundRecord
+from fedcrf.simulation.records import RoundRecord, brief
 
 SMALL = {"model": {"name": "mlp", "hidden": [4]}, "rounds": {"maximum": 3}}
 
@@ -531,6 +531,22 @@ def test_separation_is_the_chance_to_weigh_the_wrong_less(seed: int) -> None:
     )
     assert separation(some) == pytest.approx(np.mean(wins))
     assert separation(some.model_copy(update={"attackers": []})) is None
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_equal_trust_is_a_tie_despite_the_rounding_of_records(seed: int) -> None:
+    counts = np.random.default_rng(seed).integers(40, 90, 8)
+    base, trust = counts / counts.sum(), np.array([0.3, *[1.0] * 7])
+    weights = base * trust / (base @ trust)
+    some = record(1, 0.0).model_copy(
+        update={
+            "clients": list(range(8)),
+            "weight": brief(weights),
+            "base_weight": brief(base),
+            "attackers": [5, 6, 7],
+        }
+    )
+    assert separation(some) == 0.5 * 4 / 5
 
 
 def made_up(

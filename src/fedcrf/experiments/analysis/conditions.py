@@ -42,6 +42,9 @@ ALL_CLIENTS: Mapping[str, str] = {
 }
 """Columns about all clients, attackers included, and how tables call them where nobody attacks."""
 
+ROUNDING = 2e-5
+"""By how much two equal shares may differ: both weights of each have six significant digits."""
+
 
 @dataclass(frozen=True)
 class Place:
@@ -371,7 +374,8 @@ def separation(record: RoundRecord) -> float | None:
     """Return how well a round's weights tell its attackers from the others.
 
     It is the area under the curve: the chance that an attacker has a smaller share of its FedAvg
-    weight than another client, ties counted half; None where nobody or everybody attacks.
+    weight than another client, ties counted half; None where nobody or everybody attacks. Shares
+    that differ by no more than the rounding of records are ties.
     """
     shares = np.divide(
         record.weight,
@@ -382,7 +386,10 @@ def separation(record: RoundRecord) -> float | None:
     wrong = np.isin(record.clients, record.attackers or [])
     if not wrong.any() or wrong.all() or not np.isfinite(shares).all():
         return None
-    return float(np.heaviside(shares[~wrong, None] - shares[wrong], 0.5).mean())
+    right, theirs = shares[~wrong, None], shares[wrong]
+    apart = right - theirs
+    apart[np.abs(apart) <= ROUNDING * np.maximum(right, theirs)] = 0.0
+    return float(np.heaviside(apart, 0.5).mean())
 
 
 def sweep_table(study: Study, results: pd.DataFrame) -> Table:
