@@ -303,6 +303,16 @@ def test_a_last_client_without_enough_examples_is_named() -> None:
         cut(np.zeros(82, np.int64), scheme="sorted-labels", num_clients=9, min_examples=3)
 
 
+def test_a_last_client_is_not_left_with_too_few_of_both_halves() -> None:
+    fields = {"scheme": "gamma-similarity", "num_clients": 10, "gamma": 0.5}
+    labels = np.arange(118) % 10
+    assert min(map(len, cut(labels, min_examples=10, **fields))) == 10
+    with pytest.raises(
+        FedcrfError, match=r"59 of them .* last of 10 clients gets 10, and needs 11"
+    ):
+        cut(labels, min_examples=11, **fields)
+
+
 @pytest.mark.parametrize("gamma", [0.0, 0.33, 1.0])
 def test_gamma_similarity_is_that_of_byzfl(gamma: float) -> None:
     labels = np.random.default_rng(0).permutation(MNIST_LABELS)[:997]

@@ -288,7 +288,15 @@ def _gamma_similarity(
     alike, rest = np.split(order, [int(len(labels) * settings.gamma)])
     by_label = rest[np.argsort(labels[rest], kind="stable")]
     halves = (np.array_split(part, settings.num_clients) for part in (alike, by_label))
-    return [np.concatenate(parts) for parts in zip(*halves, strict=True)]
+    parts = [np.concatenate(both) for both in zip(*halves, strict=True)]
+    if len(parts[-1]) < settings.min_examples:  # the first clients get what is over of both
+        raise FedcrfError(
+            f"of {len(labels)} examples, {len(alike)} of them dealt out at random, the last of "
+            f"{settings.num_clients} clients gets {len(parts[-1])}, and needs "
+            f"{settings.min_examples}: give fewer clients (--clients), or lower --min-examples "
+            "(partition.min_examples)."
+        )
+    return parts
 
 
 def _sorted_labels(
