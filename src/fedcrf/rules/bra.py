@@ -18,10 +18,11 @@ class BRA(Deciding):
 
     Honest models have one Gaussian density round their mean, others the density 1. Iterations take
     turns: probabilities of honesty and their mean, given the distances; then the weighted mean and
-    variance. It follows the authors' code (github.com/SciML-FL/bra-fl), in which the variance σ²
-    enters as that of a single number, and counts of examples are not used. Where all models are
-    equal, or σ² is below 1e-12 of its first value, the source divides by zero; here the weights
-    stay as they are.
+    variance. It follows the authors' code of May 2025 (github.com/SciML-FL/bra-fl), in which the
+    variance σ² enters as that of a single number, and counts of examples are not used. Where all
+    models are equal, or σ² is below 1e-12 of its first value, the source divides by zero; here the
+    weights stay as they are. Later code of the authors is another rule: the share of honest clients
+    is one half at least ("v2" is without that bound), and is renewed once an iteration.
 
     Attributes:
         iterations: The most iterations, outer and inner.
