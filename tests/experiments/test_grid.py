@@ -9,6 +9,7 @@ import os
 import resource
 import signal
 import socket
+import statistics
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -65,6 +66,20 @@ def test_what_the_observer_is_told(tmp_path: Path) -> None:
     assert kinds == [PartitionMade, *cell, *cell]
     assert log.of(PartitionMade)[0].partition.seed == 3
     assert [event.rounds_done for event in log.of(CellStarted)] == [0, 0]
+
+
+def test_the_speed_is_that_of_what_is_trained_on_and_not_of_false_counts(tmp_path: Path) -> None:
+    attack = {"name": "inflated-count", "attackers": 1}
+    spec = small_spec(methods=["fedavg"], seeds=[0], attack=attack)
+    assert carry_out(spec, tmp_path)[1] == []
+    store = Store(tmp_path)
+    cell = store.cell(spec.cells()[0])
+    summary, partition = cell.summary(), store.partition(0)
+    assert summary is not None
+    assert partition is not None
+    examples = sum(client.train for client in partition.clients)
+    speeds = [examples / record.seconds.training for record in cell.records()]
+    assert summary.images_per_second == pytest.approx(statistics.median(speeds))
 
 
 @pytest.mark.slow

@@ -328,8 +328,10 @@ def run_cell(
             if record is not None:
                 observer(RoundFinished(cell, record))
         adversary = simulation.adversary
-        attackers = None if adversary is None else simulation.federation.called(adversary.clients)
-        summary = _summarise(cell, store.records(), dataset.fingerprint, begun, attackers)
+        attackers = None if adversary is None else federation.called(adversary.clients)
+        called = federation.called(range(len(federation.clients)))
+        examples = dict(zip(called, map(len, federation.clients), strict=True))
+        summary = _summarise(cell, store.records(), dataset.fingerprint, begun, attackers, examples)
         store.finish(state, summary)
         observer(CellFinished(cell, summary))
 
@@ -340,6 +342,7 @@ def _summarise(
     fingerprint: str,
     begun: Begun,
     attackers: list[Client] | None,
+    examples: Mapping[Client, int],
 ) -> CellSummary:
     best = reported_round(records)
     seconds = [record.mean_seconds for record in records]
@@ -360,7 +363,8 @@ def _summarise(
         seconds_per_round=statistics.median(each.total for each in seconds),
         aggregation_share=statistics.median(each.aggregation / each.total for each in seconds),
         images_per_second=statistics.median(
-            sum(map(cell.training.images, record.num_examples)) / each.training
+            # Not of the counts that clients report, which may be false.
+            sum(cell.training.images(examples[client]) for client in record.clients) / each.training
             for record, each in zip(records, seconds, strict=True)
         ),
         attackers=attackers,
