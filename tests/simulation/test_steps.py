@@ -20,7 +20,7 @@ from fedcrf import FedcrfError
 from fedcrf.attacks import Backdoor, Schedule, Threat
 from fedcrf.attacks.base import Images, Labels
 from fedcrf.models import MLP, ImageShape
-from fedcrf.objectives import Proximal
+from fedcrf.objectives import Proximal, Task
 from fedcrf.rules import CRFRobust, FedAvg
 from fedcrf.simulation.engine import MOMENTUM
 from fedcrf.simulation.federation import Examples, Stream, generator
@@ -161,6 +161,21 @@ def test_worker_momentum_is_what_is_sent() -> None:
     rate = 0.1 * 0.5  # after milestone 3; 5 counts from round 6 on
     expected = before - rate * weights @ rows - rate * 0.01 * before
     assert_allclose(now, expected, rtol=1e-4, atol=1e-6)
+
+
+def test_the_server_s_decay_is_of_the_tensors_that_it_has() -> None:
+    head = frozenset({"3.weight", "3.bias"})
+    task = Task(shared=frozenset({"1.weight", "1.bias"}), personal=head)
+    plain = replace(STEPS["ByzFL"], weight_decay=None)
+    decayed, kept = (
+        simulation(training=training, task=task, max_rounds=1)
+        for training in (STEPS["ByzFL"], plain)
+    )
+    (after,), (without,), before = run(decayed)[0], run(kept)[0], decayed.start()
+    for name, array in before.model.items():
+        expected = without.model[name] - 0.1 * 0.01 * array
+        assert_allclose(after.model[name], expected, rtol=1e-5, atol=1e-7)
+    assert same_state(after.personal, without.personal)
 
 
 # Batches

@@ -501,7 +501,7 @@ class Simulation(Settings):
         if not decay or not result.weights.any():
             return result.state
         model = copied(result.state)
-        for name in self._trained_names:
+        for name in self._trained_names & model.keys():  # the server has no personal tensors
             model[name][...] -= model[name].dtype.type(decay) * before[name]
         return model
 
