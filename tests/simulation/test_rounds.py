@@ -14,7 +14,7 @@ from numpy.testing import assert_allclose
 
 from fedcrf import FedcrfError
 from fedcrf.models import MLP
-from fedcrf.objectives import Plain, Proximal
+from fedcrf.objectives import Plain, Proximal, Task
 from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized, Rule
 from fedcrf.simulation.engine import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples, Stream, generator
@@ -462,6 +462,22 @@ def test_what_a_rule_remembers_is_handed_on_and_kept_in_the_checkpoint(
     states, _ = assert_resumes(whole, tmp_path)
     forgetful = replace(states[1], memory={})
     assert not same_state(states[2].model, run(whole, forgetful)[0][0].model)
+
+
+@pytest.mark.parametrize("plan", [MLP((6,)), BatchNormPlan()])
+def test_what_is_neither_sent_nor_kept_goes_from_no_client_to_another(
+    plan: Any, tmp_path: Path
+) -> None:
+    names = list(plan.build((1, 4, 4), 3).state_dict())
+    task = Task(shared=frozenset(names[:2]))
+    states, _ = assert_resumes(simulation(model=plan, task=task), tmp_path)
+    alone = federation((20, 0, 33))  # the second client trains no more
+    fewer, _ = run(
+        simulation(model=plan, task=task, federation=alone, rule=Elected(), max_rounds=1)
+    )
+    whole, _ = run(simulation(model=plan, task=task, rule=Elected(), max_rounds=1))
+    assert same_state(fewer[0].model, whole[0].model)
+    assert not same_state(states[0].model, whole[0].model)
 
 
 def total(*states: Any) -> float:

@@ -247,6 +247,7 @@ class Worker:
             for name, tensor in self._network.named_buffers()
             if name not in state
         }
+        self._initial = initial_tensors(self._network, simulation.task)
         self._batches = Batches(simulation.training, simulation.seed, simulation.fewest_in_a_step)
         self._momenta = [
             momentum_of(row, trained(self._network)) for row in memory.personal.get(MOMENTUM, ())
@@ -309,6 +310,10 @@ class Worker:
             for name, tensor in self._network.named_buffers():
                 if name in self._unsaved and tensor.shape == self._unsaved[name].shape:
                     tensor.copy_(self._unsaved[name])
+        if self._initial:
+            state = self._network.state_dict()
+            for name, tensor in self._initial.items():
+                state[name].copy_(tensor)
         if client is not None and self._simulation.task.personal:
             for name, tensor in self._simulation.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
@@ -324,6 +329,24 @@ class Worker:
     def _tensors(self) -> list[Tensor]:
         """Return the network's tensors; asked anew, since a module may replace a buffer."""
         return list(self._simulation.task.shared_tensors(self._network).values())
+
+
+def initial_tensors(network: nn.Module, task: Task) -> dict[str, Tensor]:
+    """Return copies of a network's tensors that clients neither send nor keep, but for frozen ones.
+
+    Training changes them, and each client begins with their initial values.
+    """
+    frozen = {
+        name
+        for name, each in network.named_parameters(remove_duplicate=False)
+        if not each.requires_grad
+    }
+    named = {*task.shared_tensors(network), *task.personal_tensors(network)} | frozen
+    return {
+        name: each.clone()
+        for name, each in network.state_dict().items()
+        if name not in named and isinstance(each, Tensor)
+    }
 
 
 def label_divergence(labels: Tensor, num_classes: int) -> float:
