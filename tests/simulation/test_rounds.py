@@ -16,6 +16,7 @@ from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import Plain, Proximal, Task
 from fedcrf.rules import CRF, RESIDUAL_LOSS, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, Optimized, Rule
+from fedcrf.rules.base import named
 from fedcrf.simulation.engine import client_evaluation_of, evaluation_of, score
 from fedcrf.simulation.federation import Examples, Stream, generator
 from fedcrf.simulation.local_training import LocalTraining, NetworkTraining, epochs
@@ -502,6 +503,14 @@ def test_what_a_rule_takes_from_a_report_stays_as_it_was(plan: Any, workers: int
     rule = Elected()
     states, _ = run(simulation(rule=rule, model=plan), workers=workers)
     assert rule.seen[1:] == [total(state.model, state.memory) for state in states[:-1]]
+
+
+def test_what_a_rule_before_a_server_optimizer_remembers_stays_as_it_was() -> None:
+    rule = Elected()
+    states, _ = run(simulation(rule=Optimized(rule, Adam())))
+    remembered = [named("rule.", state.memory) for state in states[:-1]]
+    models = [state.model for state in states[:-1]]
+    assert rule.seen[1:] == [total(*both) for both in zip(models, remembered, strict=True)]
 
 
 @pytest.mark.parametrize("name", ["crf-robust", "crf-robust-evidence"])

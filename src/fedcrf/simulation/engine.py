@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils._pytree import tree_flatten, tree_map_only, tree_unflatten
 
+from fedcrf.crf.memory import ClientMemory
 from fedcrf.errors import FedcrfError, in_a_line, own_line, unknown_name
 from fedcrf.objectives import ACCURACY, CLASSIFICATION, LOSS, Outputs, Task
 from fedcrf.processes import Child, in_child
@@ -220,9 +221,9 @@ class RoundMemory:
     def kept(self, arrays: State) -> State:
         """Return arrays by name, copied if one of them is a client's, which a later round changes.
 
-        Those of mappings of the package's own are not looked at: it makes new ones.
+        The memory of a robust CRF is not looked at, since it hands out copies alone.
         """
-        if not isinstance(arrays, dict | FlatState):
+        if isinstance(arrays, ClientMemory):
             return arrays
         rows = [each.numpy() for each in (self.clients, *self.others.values())]
         own = (as_numpy(each) for each in arrays.values())
