@@ -199,6 +199,43 @@ def test_rounds_of_a_killed_command_are_packed_by_the_next(
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.parametrize(
+    ("going", "first"),
+    [
+        ("fedavg-seed-0", "rounds.jsonl"),
+        ("fedavg-seed-0", "summary.json"),
+        ("seed-0", "partitions/*.json"),
+        ("seed-0", "run.toml"),
+    ],
+)
+def test_a_kill_while_a_packed_run_is_removed_loses_and_leaves_nothing(
+    going: str, first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rmtree = shutil.rmtree
+
+    def killed(folder: Path, ignore_errors: bool = False) -> None:
+        if folder.name.removeprefix(".going-") != going:
+            return rmtree(folder, ignore_errors=ignore_errors)
+        for path in folder.glob(first):  # folders are in any order
+            path.unlink()
+        raise KeyboardInterrupt
+
+    run(suite(["fedavg"], [0]), tmp_path / "undisturbed")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            run(suite(["fedavg"], [0]), tmp_path / "killed")
+    run(suite(["fedavg"], [0]), tmp_path / "killed")
+    assert not (tmp_path / "killed" / "runs").exists()
+    there, undisturbed = (
+        [each.records for each in read_results(Store(packed(tmp_path / name))).cells]
+        for name in ("killed", "undisturbed")
+    )
+    assert there == undisturbed
+    run(suite(["fedavg", "krum"], [0]), tmp_path / "killed")
+    assert names(tmp_path / "killed") == ["fedavg-seed-0", "krum-seed-0"]
+
+
 def test_rounds_outlast_a_cell_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_: object) -> None:
         raise FedcrfError("broken")

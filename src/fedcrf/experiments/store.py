@@ -452,6 +452,9 @@ DESCRIPTION = "run.toml"
 SCORES, DESCRIPTIONS = "cells.jsonl", "descriptions.json"
 """The files of a suite: what came of its cells, and what they were."""
 
+GOING = ".going-"
+"""How the names of folders begin that are being removed."""
+
 _unpacked: list[TemporaryDirectory[str]] = []
 """Where archives were unpacked to; removed when the process ends."""
 
@@ -766,6 +769,9 @@ class Store:
         """
         scored, group_of = set(scored), {keys[0]: keys for keys in equal}
         runs = self.path / "runs"
+        for pattern in (f"*/*/{GOING}*", f"*/*/seed-*/cells/{GOING}*"):
+            for path in runs.glob(pattern):
+                shutil.rmtree(path, ignore_errors=True)
         for path in sorted(runs.glob(f"*/*/seed-*/{DESCRIPTION}")):
             run = Store(path.parent)
             finished: list[CellSpec] = []
@@ -781,12 +787,21 @@ class Store:
             for archive, cells in contents.items():
                 run.add_to_archive(archive, cells)
             for cell in finished:
-                shutil.rmtree(run.cell(cell).path, ignore_errors=True)
-            if finished and not any((run.path / "cells").iterdir()):
-                shutil.rmtree(run.path, ignore_errors=True)
+                _remove(run.cell(cell).path)
+            if not any(run.path.glob("cells/*")):
+                _remove(run.path)
         for folder in (*runs.glob("*/*"), *runs.glob("*"), runs):
             with suppress(OSError):  # there is a run in it
                 folder.rmdir()
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder of a suite; a kill leaves it whole, or under a name that `Store.pack` knows.
+
+    In part it would be a cell that lost its rounds, or a folder that is no run's.
+    """
+    with suppress(OSError):  # what stays is packed again
+        shutil.rmtree(folder.replace(folder.with_name(f"{GOING}{folder.name}")), ignore_errors=True)
 
 
 def _place_of(run: Store) -> tuple[str, str]:
