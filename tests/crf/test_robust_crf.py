@@ -739,6 +739,10 @@ def test_a_memory_that_is_not_its_own(memory, message):
 CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "too few clients": ({"clients": [1, 2]}, "2 clients for 3 updates"),
     "no names": ({"clients": [1.5, 2, 3]}, "client 1.5: give identities that are names or whole"),
+    "spans of time": (
+        {"clients": np.arange(3).astype("m8[s]")},
+        r"client np\.timedelta64\(0,'s'\): give identities that are names or whole",
+    ),
     "a name twice": ({"clients": ["a", "b", "a"]}, "client a reports twice"),
     "a generator": ({"clients": (i for i in range(3))}, "clients are a generator: give a seq"),
     "one number": ({"clients": 3}, "clients are a int: give a sequence"),

@@ -414,7 +414,8 @@ def _number(identity: Any) -> int:
     if isinstance(identity, str):
         digest = hashlib.blake2b(identity.encode("utf-8", "surrogatepass"), digest_size=8).digest()
         return int.from_bytes(digest, "little", signed=True)
-    if type(identity) is not int and not isinstance(identity, numbers.Integral):
+    whole = type(identity) is int or isinstance(identity, numbers.Integral)
+    if not whole or isinstance(identity, np.timedelta64):  # NumPy counts times among the integers
         raise FedcrfError(f"client {identity!r}: give identities that are names or whole numbers")
     # Node ids may be unsigned; a number of 64 bits keeps all of them.
     if not -(2**63) <= int(identity) < 2**64:
