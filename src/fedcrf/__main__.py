@@ -1,5 +1,7 @@
 """``python -m fedcrf``, and the command ``fedcrf``: it needs what the core does not install."""
 
+import io
+import os
 import sys
 
 from fedcrf.extras import mend
@@ -7,6 +9,7 @@ from fedcrf.extras import mend
 
 def main() -> None:
     """Run the command line; a package that is missing is named with the extra that has it."""
+    _ready_for_any_text()
     try:
         from fedcrf.cli import main as command_line
 
@@ -19,6 +22,22 @@ def main() -> None:
             raise
         print(f"fedcrf: error: {mend(missing)}", file=sys.stderr)
         sys.exit(2)
+
+
+def _ready_for_any_text() -> None:
+    """Let nothing that is printed end a command: signs that a stream lacks are spelt as escapes.
+
+    What is printed to a stream that was closed goes nowhere.
+    """
+    for name in ("stdin", "stdout", "stderr"):  # in the order in which files take their places
+        stream = getattr(sys, name)
+        if stream is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
+        elif (
+            name == "stdout" and isinstance(stream, io.TextIOWrapper) and stream.errors == "strict"
+        ):
+            stream.reconfigure(errors="backslashreplace")
 
 
 if __name__ == "__main__":

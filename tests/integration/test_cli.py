@@ -754,6 +754,17 @@ def test_bad_input_in_a_fresh_interpreter(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_stream_that_lacks_signs_or_is_closed_ends_no_command(tmp_path: Path) -> None:
+    ascii_alone = environment(PYTHONIOENCODING="ascii")
+    said = fedcrf("methods", cwd=tmp_path, env=ascii_alone)
+    assert (said.rc, said.err) == (0, "")
+    assert r"\u03a3" in said.out  # Σ
+    closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command(*SMALL_RUN, "-o", "run")]
+    done = subprocess.run(closed, cwd=tmp_path, env=environment(), capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert (tmp_path / "run" / "results.md").exists()
+
+
 def test_data_folder_of_the_environment(command_line: CommandLine, tmp_path: Path) -> None:
     an_empty_data_folder(tmp_path)
     where = {"FEDCRF_DATA": str(tmp_path / "data")}
