@@ -198,6 +198,14 @@ def test_records_that_cannot_be_read_are_named(finished: Path) -> None:
         cell_of(finished).records()
 
 
+def test_a_summary_that_cannot_be_read_is_not_called_damaged(finished: Path) -> None:
+    path = finished / "cells" / "fedavg-seed-0" / "summary.json"
+    path.unlink()
+    path.mkdir()
+    with pytest.raises(FedcrfError, match=r"summary\.json cannot be read: Is a directory; mend"):
+        cell_of(finished).summary()
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"method": "fedavg"}'])
 def test_a_damaged_summary_is_named(finished: Path, content: bytes) -> None:
     (finished / "cells" / "fedavg-seed-0" / "summary.json").write_bytes(content)

@@ -138,13 +138,15 @@ def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | Non
 def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
     """Return what the JSON of a file holds; None where there is no file.
 
-    An error on a damaged file is its path and ``wrong``.
+    An error on a damaged file is its path and ``wrong``; one that cannot be read may be sound.
     """
     try:
         return TypeAdapter(kind).validate_json(path.read_bytes())
     except FileNotFoundError:
         return None
-    except (OSError, ValidationError):
+    except OSError as error:
+        raise FedcrfError(f"{path} cannot be read: {error.strerror}; mend that") from None
+    except ValidationError:
         raise FedcrfError(f"{path} {wrong}") from None
 
 
