@@ -71,6 +71,7 @@ def test_a_disk_that_takes_no_more_is_named_with_the_file_and_the_mend(
     with pytest.raises(OSError, match="Errno") as caught:
         write(path, "new\n")
     assert (caught.value.filename, caught.value.strerror) == (str(path), said)
+    assert str(caught.value) == f"[Errno {number}] {said}: '{path}'"
     assert path.read_text() == "old\n"
     assert [*tmp_path.iterdir()] == [path]
 

@@ -131,7 +131,8 @@ def _named(path: Path, stand_in: Path | None = None) -> Iterator[None]:
         yield
     except OSError as error:
         if error.filename is None or str(error.filename) == str(stand_in):
-            error.filename, error.filename2 = str(path), None
+            error.filename = str(path)
+            del error.filename2  # None would be said as another name
         mend = MENDS.get(error.errno or 0)
         if mend is not None and error.strerror is not None and mend not in error.strerror:
             error.strerror = f"{error.strerror}: {mend}"  # once, of files that are written together
