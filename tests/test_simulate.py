@@ -22,6 +22,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, l1_loss, mse_loss
+from torch.nn.utils import prune
 
 import fedcrf
 from fedcrf.attacks import (
@@ -344,6 +345,36 @@ def test_what_a_users_functions_change_in_place_is_a_copy(rule: str, batch_size:
     ]
     for beside, in_place in results:
         assert_same(in_place, beside)
+
+
+class Looking(nn.Sequential):
+    """Sees what its first layer makes by a hook that knows this network and no copy of it."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(5, 4), nn.Linear(4, 2))
+        self.seen: Tensor | None = None
+        self[0].register_forward_hook(lambda _, __, made: setattr(self, "seen", made))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self[0](x)
+        return self[1](self.seen)
+
+
+def pruned() -> nn.Module:
+    made = net()
+    prune.l1_unstructured(made[0], "weight", 0.5)
+    return made
+
+
+def normed() -> nn.Module:
+    return nn.Sequential(nn.utils.weight_norm(nn.Linear(5, 4)), nn.Linear(4, 2))
+
+
+@pytest.mark.filterwarnings("ignore:.*weight_norm.* is deprecated")
+@pytest.mark.parametrize("model", [Looking, pruned, normed])
+def test_a_network_that_cannot_be_copied_is_made_anew(model: Any) -> None:
+    result = simulate(model=model)
+    assert result.metrics["training_loss"].is_monotonic_decreasing
 
 
 def test_state_that_is_no_tensor_stays_where_it_is() -> None:

@@ -235,11 +235,14 @@ def run(given: SimpleNamespace) -> SimulationResult:
         "test": _servers(given.test, held, "test"),
     }
     plan = Factory.of(given.model)
-    network = seeded_network(plan, given.seed, held.examples[0].labels.device)
+    device = held.examples[0].labels.device
+    network = seeded_network(plan, given.seed, device)
     task = task_of(network, held, given.loss, given.metrics, given.optimizer, given.share)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what draws comes to the same numbers every time
-        tried = Tried.of(network, held, servers, task, given.batch_size)
+        another = seeded_network(plan, given.seed, device)  # not every network can be copied
+        tried = Tried.of(another, held, servers, task, given.batch_size)
+    del another
     if task.personal and any(isinstance(each, Examples) for each in servers.values()):
         raise FedcrfError(
             "share= leaves tensors to the sites, which the server does not have: leave "
@@ -269,7 +272,7 @@ def run(given: SimpleNamespace) -> SimulationResult:
     _check_seeded(network, start)
     description = description_of(simulation, held, title, network, tried.optimizer)
     with ExitStack() as stack:
-        if held.examples[0].labels.device.type == "cpu":
+        if device.type == "cpu":
             stack.enter_context(one_thread())  # the bits depend on how many
         folder = None
         if given.record_to is not None:

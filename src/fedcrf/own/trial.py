@@ -202,7 +202,7 @@ class Tried:
         task: Task,
         batch_size: int,
     ) -> Tried:
-        """Try everything on few examples, some of each site; the network is left as it is.
+        """Try everything on few examples, some of each site; the network is trained on them.
 
         ``held_by_server`` has by ``validation`` and ``test`` what the server holds for it, if it
         does.
@@ -210,8 +210,7 @@ class Tried:
         count = min(batch_size, 32)
         of_a_site = -(-count // len(sites.examples))
         few = Examples.joined([held[:of_a_site] for held in sites.examples])[:count]
-        copied = copy.deepcopy(network).eval()
-        outputs = _outputs(copied, few)
+        outputs = _outputs(network.eval(), few)
         num_classes = _num_classes(outputs, few, sites, held_by_server, task)
         loss = _loss(outputs, few.labels, task)
         floats = [each for each in tree_leaves(outputs) if isinstance(each, Tensor)]
@@ -222,7 +221,7 @@ class Tried:
             wrong = f"metric '{name}' gives no number ({{}}): return one, of outputs and targets"
             with torch.no_grad(), failing(wrong):
                 numbers[f"metric {name}"] = float(metric(cloned(outputs), few.labels.clone()))
-        made, lengths = _steps(copied, loss, task.optimizer or _sgd)
+        made, lengths = _steps(network, loss, task.optimizer or _sgd)
         if task.optimizer is None:
             return cls(num_classes, numbers)
         steps = dict(zip(("optimizer", SECOND_STEP), lengths, strict=True))
