@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import re
@@ -375,6 +376,20 @@ def normed() -> nn.Module:
 def test_a_network_that_cannot_be_copied_is_made_anew(model: Any) -> None:
     result = simulate(model=model)
     assert result.metrics["training_loss"].is_monotonic_decreasing
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["a network", "a part of it"])
+def test_what_a_function_hands_out_every_time_is_copied(whole: bool) -> None:
+    kept = nn.Sequential(nn.Linear(5, 4), nn.BatchNorm1d(4))
+    network = nn.Sequential(kept, nn.Linear(4, 2))
+    before = copy.deepcopy(network.state_dict())
+    given = {"model": lambda: network if whole else nn.Sequential(kept, nn.Linear(4, 2))}
+    result = simulate(share="!0.*", **given)
+    for name, tensor in network.state_dict().items():
+        assert torch.equal(tensor, before[name]), name
+        if name.startswith("0."):
+            assert torch.equal(result.model[name], tensor), name
+    assert_same(simulate(share="!0.*", **given), result)
 
 
 def test_state_that_is_no_tensor_stays_where_it_is() -> None:

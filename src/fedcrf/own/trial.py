@@ -72,7 +72,10 @@ class Factory:
 
     @classmethod
     def of(cls, model: Any) -> Factory:
-        """Return the plan of a function or class, or of a network, which is copied."""
+        """Return the plan of a function or class, or of a network, which is copied.
+
+        So is what a function makes of tensors that it hands out every time.
+        """
         if isinstance(model, nn.Module):
             return cls(lambda: copy.deepcopy(model))
         if not callable(model):
@@ -80,11 +83,20 @@ class Factory:
                 f"the model is a {type(model).__name__}: give a function or class that returns a "
                 "torch.nn.Module"
             )
-        return cls(model)
+        plan = cls(model)
+        with torch.random.fork_rng(devices=[]):
+            one, other = (parts_of(plan.build((), 0)) for _ in range(2))
+        alone = {*map(id, one.values())}.isdisjoint(map(id, other.values()))
+        return plan if alone else cls(lambda: copy.deepcopy(model()))
 
     def build(self, image_shape: object, num_classes: int) -> nn.Module:
         """Return the network, fresh; the user's function knows of neither argument."""
         return made_by(self.make, "the model's function")
+
+
+def parts_of(network: nn.Module) -> dict[str, Tensor]:
+    """Return a network's parameters and buffers by name, also those that its state lacks."""
+    return {**dict(network.named_parameters()), **dict(network.named_buffers())}
 
 
 def tensors_of(network: nn.Module) -> dict[str, Tensor]:
