@@ -1049,6 +1049,13 @@ class Random(nn.Linear):
         self.weight.data += torch.from_numpy(np.random.default_rng().random((2, 5))).float()
 
 
+class Masking(nn.Linear):
+    def __init__(self) -> None:
+        super().__init__(5, 2)
+        drawn = np.random.default_rng().random(5)
+        self.register_buffer("mask", torch.from_numpy(drawn).cfloat(), persistent=False)
+
+
 class Tied(nn.Sequential):
     """Two layers of one weight."""
 
@@ -1203,6 +1210,13 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "the model makes a tuple of 32 examples: make logits",
     ),
     "weights that no seed decides": ({"model": Random}, "gives 'weight' other numbers every time"),
+    "frozen weights that no seed decides": (
+        {"model": lambda: nn.Sequential(Random().requires_grad_(False), nn.Linear(2, 2))},
+        "gives '0.weight' other numbers every time: draw them by torch's own generator",
+    ),
+    "a buffer that is in no state and that no seed decides": (
+        {"model": Masking}, "gives 'mask' other numbers every time"
+    ),
     "all frozen": ({"model": lambda: net().requires_grad_(False)}, "no parameter to train"),
     "a loss of no scalar": (
         {"loss": nn.CrossEntropyLoss(reduction="none")},

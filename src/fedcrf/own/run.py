@@ -32,7 +32,7 @@ from fedcrf.experiments.store import CellStore, check_free, folder_lock
 from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
-from fedcrf.own.trial import SECOND_STEP, Factory, Tried, chosen, task_of, tensors_of
+from fedcrf.own.trial import SECOND_STEP, Factory, Tried, chosen, parts_of, task_of, tensors_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
 from fedcrf.rules.wrappers import Judged
@@ -269,7 +269,7 @@ def run(given: SimpleNamespace) -> SimulationResult:
         task=task,
     )
     start = simulation.start()
-    _check_seeded(network, start)
+    _check_seeded(network, simulation.network())
     description = description_of(simulation, held, title, network, tried.optimizer)
     with ExitStack() as stack:
         if device.type == "cpu":
@@ -358,11 +358,12 @@ def _servers(given: Any, sites: Sites, what: str) -> Examples | float:
     return held
 
 
-def _check_seeded(network: nn.Module, start: RunState) -> None:
+def _check_seeded(network: nn.Module, again: nn.Module) -> None:
     """Raise a `FedcrfError` where the model's function does not make the same network again."""
-    made = state_of(tensors_of(network))
-    for name, array in start.model.items():
-        if not np.array_equal(made[name], array, equal_nan=True):
+    made, others = (state_of(parts_of(each)) for each in (network, again))
+    for name in {**made, **others}:
+        one, other = made.get(name), others.get(name)
+        if one is None or other is None or not np.array_equal(one, other, equal_nan=True):
             raise FedcrfError(
                 f"the model's function gives '{name}' other numbers every time: draw them by "
                 "torch's own generator, which the seed decides"
