@@ -301,6 +301,22 @@ class Counting(nn.Linear):
         return super().forward(x - self.mean)
 
 
+class Seeing(nn.Linear):
+    """Puts another buffer in the place of one that its state lacks, or makes it."""
+
+    def __init__(self, first: Tensor | None, *, made_late: bool = False) -> None:
+        super().__init__(5, 2)
+        if not made_late:
+            self.register_buffer("seen", first, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not hasattr(self, "seen"):
+            self.register_buffer("seen", None, persistent=False)
+        if self.training:
+            self.seen = x.detach() if self.seen is None else torch.cat([self.seen, x.detach()])
+        return super().forward(x if self.seen is None else x - self.seen.mean(dim=0))
+
+
 class Standardised(nn.Linear):
     """Standardises its inputs, in place or not."""
 
@@ -599,6 +615,9 @@ def kinds() -> dict[str, dict[str, Any]]:
         "a network that draws": {"model": Noisy},
         "one that draws, with a loss": {"model": Noisy, "loss": cross_entropy},
         "a buffer that is in no state": {"model": Counting},
+        "a buffer of nothing at first": {"model": lambda: Seeing(None)},
+        "a buffer that grows": {"model": lambda: Seeing(torch.zeros(1, 5))},
+        "a buffer that is made on the way": {"model": lambda: Seeing(None, made_late=True)},
         "some sites each round": {"clients_per_round": 2, "attack": PULSE, "attackers": ["west"]},
         "no reasons": {"rule": "coordinate-median"},
     }

@@ -234,6 +234,9 @@ class RoundMemory:
 Trained = tuple[float, Mapping[str, float]]
 """A client's mean loss over the steps of a round, and the evidence that it reports."""
 
+_Numbers = tuple[Tensor | None, Tensor | None]
+"""A buffer, and a copy of its first numbers."""
+
 
 class Worker:
     """Works for one client after the other, with one network."""
@@ -242,12 +245,17 @@ class Worker:
         self._simulation, self.memory = simulation, memory
         self._network = simulation.network()
         self._trainer = trainer(self._network, simulation.training, simulation.task)
+        # Each layer, the names of its buffers, and the numbers of those that its state lacks
+        self._buffers: list[tuple[nn.Module, set[str], dict[str, _Numbers]]] = []
         state = self._network.state_dict()
-        self._unsaved = {
-            name: tensor.clone()
-            for name, tensor in self._network.named_buffers()
-            if name not in state
-        }
+        for path, layer in self._network.named_modules():
+            held = _buffers_of(layer)
+            unsaved = {
+                name: (buffer, None if buffer is None else buffer.clone())
+                for name, buffer in held.items()
+                if f"{path}.{name}".removeprefix(".") not in state
+            }
+            self._buffers.append((layer, {*held}, unsaved))
         self._initial = initial_tensors(self._network, simulation.task)
         self._batches = Batches(simulation.training, simulation.seed, simulation.fewest_in_a_step)
         self._momenta = [
@@ -306,11 +314,8 @@ class Worker:
         return evidence
 
     def _load(self, client: int | None = None) -> None:
+        self._begin_anew()
         torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
-        if self._unsaved:  # so that one client's examples change them for no other client
-            for name, tensor in self._network.named_buffers():
-                if name in self._unsaved and tensor.shape == self._unsaved[name].shape:
-                    tensor.copy_(self._unsaved[name])
         if self._initial:
             state = self._network.state_dict()
             for name, tensor in self._initial.items():
@@ -318,6 +323,20 @@ class Worker:
         if client is not None and self._simulation.task.personal:
             for name, tensor in self._simulation.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
+
+    def _begin_anew(self) -> None:
+        """Put the buffers back that are in no state: a client's examples change them for no other.
+
+        A layer may have put others in their place, or have made more.
+        """
+        for layer, names, unsaved in self._buffers:
+            for name in _buffers_of(layer).keys() - names:
+                delattr(layer, name)
+            for name, (buffer, numbers) in unsaved.items():
+                if buffer is not None and numbers is not None:
+                    buffer.copy_(numbers)
+                if getattr(layer, name) is not buffer:
+                    setattr(layer, name, buffer)
 
     def _seed(self, first: int, place: int = 0) -> None:
         """Seed what a network draws, by ``first`` and the place of an example."""
@@ -330,6 +349,11 @@ class Worker:
     def _tensors(self) -> list[Tensor]:
         """Return the network's tensors; asked anew, since a module may replace a buffer."""
         return list(self._simulation.task.shared_tensors(self._network).values())
+
+
+def _buffers_of(layer: nn.Module) -> dict[str, Tensor | None]:
+    """Return a layer's own buffers by name; of a scripted one they are no dictionary."""
+    return dict(layer._buffers.items())
 
 
 def initial_tensors(network: nn.Module, task: Task) -> dict[str, Tensor]:
