@@ -45,6 +45,17 @@ from simulation.small import (
 from tolerance import alike
 
 
+class TiedPlan:
+    """A perceptron that has one layer twice."""
+
+    def build(self, image_shape: Any, num_classes: int) -> nn.Module:
+        size = math.prod(image_shape)
+        layer = nn.Linear(size, size)
+        return nn.Sequential(
+            nn.Flatten(), layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(size, num_classes)
+        )
+
+
 def built(plan: Any, seed: int = 0) -> nn.Module:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -171,6 +182,7 @@ def by_hand(
         (BatchNormPlan(), LocalTraining(0.05, 0.9, batch_size=4, local_epochs=2), 10),
         (FrozenPlan(), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2), 10),
         (PartlyUsedPlan(), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2), 10),
+        (TiedPlan(), LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2), 10),
     ],
     ids=[
         "whole batches",
@@ -182,6 +194,7 @@ def by_hand(
         "norm",
         "frozen",
         "unused",
+        "tied",
     ],
 )
 def test_against_a_loop_by_hand(

@@ -506,6 +506,7 @@ def linear_layers(model: nn.Module) -> list[nn.Linear] | None:
         type(flatten) is nn.Flatten
         and flatten.start_dim == 1
         and all(type(layer) is nn.Linear and layer.bias is not None for layer in linear)
+        and len({id(tensor) for tensor in model.parameters()}) == 2 * len(linear)  # none is tied
         and all(type(activation) is nn.ReLU for activation in activations)
         and all(
             tensor.dtype == torch.float32 and tensor.device.type == "cpu" and tensor.requires_grad
