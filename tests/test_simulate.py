@@ -22,7 +22,7 @@ import pandas as pd
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, l1_loss, mse_loss
+from torch.nn.functional import conv2d, cross_entropy, l1_loss, mse_loss
 from torch.nn.utils import prune
 
 import fedcrf
@@ -392,6 +392,19 @@ def normed() -> nn.Module:
 def test_a_network_that_cannot_be_copied_is_made_anew(model: Any) -> None:
     result = simulate(model=model)
     assert result.metrics["training_loss"].is_monotonic_decreasing
+
+
+class Centred(nn.Conv2d):
+    """A convolution whose weights sum to 0, by a view of them."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        mean = self.weight.view(len(self.weight), -1).mean(dim=1)
+        return conv2d(x, self.weight - mean[:, None, None, None], self.bias)
+
+
+def test_a_layer_looks_at_its_weights_as_in_torch() -> None:
+    held = {name: (np.resize(x, (len(x), 2, 5, 5)), y) for name, (x, y) in sites().items()}
+    simulate(model=lambda: nn.Sequential(Centred(2, 4, 5), nn.Flatten()), sites=held)
 
 
 @pytest.mark.parametrize("whole", [True, False], ids=["a network", "a part of it"])

@@ -516,9 +516,12 @@ def seeded_network(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(torch_seed(seed, Stream.MODEL))
         network = plan.build(image_shape, num_classes)
-    # Convolutions of images are fastest in this layout; those of volumes have no such layout.
+    # Convolutions of images are fastest in this layout; those of volumes have no such layout. Other
+    # layers may look at their tensors in a way that it does not allow.
     if all(tensor.dim() < 5 for tensor in (*network.parameters(), *network.buffers())):
-        network.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        for layer in network.modules():
+            if type(layer) in (nn.Conv2d, nn.ConvTranspose2d):
+                layer.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     return network.to(device)
 
 
