@@ -317,6 +317,13 @@ class Seeing(nn.Linear):
         return super().forward(x if self.seen is None else x - self.seen.mean(dim=0))
 
 
+class Parted(nn.Module):
+    """Real and imaginary parts beside each other."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x.real, x.imag], dim=1)
+
+
 class Standardised(nn.Linear):
     """Standardises its inputs, in place or not."""
 
@@ -631,9 +638,14 @@ def kinds() -> dict[str, dict[str, Any]]:
         "a buffer of nothing at first": {"model": lambda: Seeing(None)},
         "a buffer that grows": {"model": lambda: Seeing(torch.zeros(1, 5))},
         "a buffer that is made on the way": {"model": lambda: Seeing(None, made_late=True)},
+        "conjugate numbers": {
+            "model": lambda: nn.Sequential(Parted(), nn.Linear(10, 2)),
+            "sites": {name: (torch.from_numpy(x).cfloat().conj(), torch.from_numpy(y))
+                      for name, (x, y) in sites().items()},
+        },
         "some sites each round": {"clients_per_round": 2, "attack": PULSE, "attackers": ["west"]},
         "no reasons": {"rule": "coordinate-median"},
-    }
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("given", kinds().values(), ids=kinds())

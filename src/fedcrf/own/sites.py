@@ -53,7 +53,8 @@ class Sites:
         for each in (*self.examples, *others):
             for tensor in (each.images, each.labels):
                 digest.update(f"{tensor.dtype} {tuple(tensor.shape)}".encode())
-                digest.update(tensor.cpu().contiguous().view(torch.uint8).numpy().tobytes())
+                plain = tensor.cpu().resolve_conj().contiguous().flatten()
+                digest.update(plain.view(torch.uint8).numpy().tobytes())
         return digest.hexdigest()[:16]
 
 
