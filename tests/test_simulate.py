@@ -112,7 +112,11 @@ def test_sequences_with_batch_norm() -> None:
     assert result.model["1.running_mean"].abs().max() > 0
 
 
-@pytest.mark.parametrize("around", [torch.no_grad, torch.inference_mode])
+@pytest.mark.parametrize(
+    "around",
+    [torch.no_grad, torch.inference_mode, lambda: torch.autocast("cpu", torch.bfloat16)],
+    ids=["no gradients", "inference", "autocast"],
+)
 def test_training_has_gradients_wherever_it_is_called(around: Any) -> None:
     alone = simulate(rounds=1)
     with around():

@@ -223,8 +223,19 @@ def _naming_arguments() -> Iterator[None]:
         raise FedcrfError(text) from error
 
 
+@contextmanager
+def _as_anywhere() -> Iterator[None]:
+    """Let training have gradients, and the numbers be the same, wherever it is called."""
+    with (
+        torch.inference_mode(False),
+        torch.autocast("cpu", enabled=False),
+        torch.autocast("cuda", enabled=False),
+    ):
+        yield
+
+
 @_naming_arguments()
-@torch.inference_mode(False)  # training needs gradients, wherever it is called
+@_as_anywhere()
 def run(given: SimpleNamespace) -> SimulationResult:
     """Carry out what `fedcrf.simulate` was called with."""
     training = _training(given)
