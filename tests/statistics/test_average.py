@@ -59,3 +59,12 @@ def test_others_are_refused(reduce, arrays, named):
 def test_a_cut_that_leaves_nothing_is_refused(m, trim, named):
     with pytest.raises(FedcrfError, match=named):
         trimmed_mean_of([np.ones(3)] * m, trim)
+
+
+@pytest.mark.parametrize("dtype", [np.int64, np.uint64])
+@pytest.mark.filterwarnings("error")
+def test_an_integer_that_all_have_stays_however_large(reduce, dtype):
+    limits = np.iinfo(dtype)
+    numbers = np.array([limits.max, limits.max // 8, limits.min, 7, 1 << 53], dtype)
+    found = reduce([numbers.copy() for _ in range(3)])
+    assert_array_equal(found, numbers, strict=True)

@@ -15,6 +15,9 @@ from fedcrf.statistics import compiled
 from fedcrf.statistics.inputs import Layers, blocks, is_floating, is_on_gpu, library_of
 from fedcrf.statistics.median import coordinate_median, coordinate_trimmed_mean
 
+EXACT = 1 << 53
+"""Beyond it float64 does not hold all integers. One that all clients have alike stays as it is."""
+
 
 def weighted_average(
     arrays: Sequence[NDArray[Any]], weights: NDArray[np.float64], threads: int | None = None
@@ -124,8 +127,12 @@ def _by_coordinate(
     result: NDArray[Any] = library_of(flats[0]).empty_like(flats[0])
     for where, block in blocks(clients):
         columns = plain(block)
-        with np.errstate(over="ignore"):  # infinity shows that a model diverges
+        with np.errstate(over="ignore", invalid="ignore"):  # infinity shows that a model diverges
             result[where] = columns if is_floating(result.dtype) else columns.round()
+    if isinstance(result, np.ndarray) and result.dtype in (np.int64, np.uint64):
+        alike = np.logical_and.reduce([flat == flats[0] for flat in flats])
+        beyond = (flats[0] > EXACT) | (flats[0] < -EXACT)
+        np.copyto(result, flats[0], where=alike & beyond)
     return result
 
 
