@@ -113,6 +113,15 @@ def test_another_setting_has_no_paper_column(changes: dict) -> None:
     assert published_column(small_spec()) == {}
 
 
+def test_the_paper_column_does_not_need_the_code_of_other_methods() -> None:
+    ((_, spec),) = paper_study([MNIST]).points
+    gone = "./gone.py:Gone"
+    beside = resolve({**spec.describe(), "methods": ["fedavg", gone]}, reading=True)
+    assert published_column(beside) is PUBLISHED[MNIST]
+    alone = resolve({**spec.describe(), "methods": [gone]}, reading=True)
+    assert published_column(alone) == {}
+
+
 def test_cells_without_a_run_read_not_run(tmp_path: Path) -> None:
     found = filled(tmp_path, {"fedavg": [0.90, 0.92], "crf-fedavg": [0.93, 0.91]})
     table, *_ = column_tables(found, MNIST)

@@ -141,9 +141,14 @@ def published_column(spec: RunSpec) -> Mapping[str, Estimate]:
     """Return the paper's column for a run in just its setting; empty for any other run.
 
     The paper does not say in which precision it trained, so that a run of any precision counts.
+    Only its own methods count: the code of others may be gone.
     """
+    methods = tuple(method for method in spec.methods if method in PAPER_METHODS)
+    if not methods:
+        return {}
+    spec = replace(spec, methods=methods)
     columns = [column for column in PUBLISHED if column.dataset == spec.data.dataset]
-    points = paper_study(columns, spec.methods, spec.seeds).points
+    points = paper_study(columns, methods, spec.seeds).points
     for column, (_, paper) in zip(columns, points, strict=True):
         training = replace(paper.training, precision=spec.training.precision)
         if spec.describe() == replace(paper, training=training).describe():
