@@ -11,6 +11,7 @@ from experiments.runs import carry_out, small_spec
 from fedcrf import FedcrfError
 from fedcrf.experiments.results import COLUMNS, frame, table
 from fedcrf.experiments.store import Store
+from fedcrf.experiments.study import Axis, Study
 
 ROOT = Path(__file__).parents[2]
 
@@ -57,6 +58,14 @@ def test_of_several_runs_the_settings_that_differ_are_columns(tmp_path: Path) ->
     found = table(tmp_path)
     assert list(found.columns) == [*COLUMNS, "rules.crf.bandwidth"]
     assert list(found["rules.crf.bandwidth"]) == [0.1, 0.5]
+
+
+def test_a_run_of_other_settings_in_the_place_of_a_study_s_is_an_error(tmp_path: Path) -> None:
+    study = Study(({"methods": ["fedavg"]},), (Axis.of_setting("rounds.maximum", [1, 2]),))
+    spec = small_spec(methods=["fedavg"], seeds=[0], rounds={"maximum": 1})
+    carry_out(spec, tmp_path / "maximum=1")
+    with pytest.raises(FedcrfError, match=r"maximum=1 is of another run \("):
+        table(tmp_path, study)
 
 
 def test_the_published_suite_is_read() -> None:

@@ -29,7 +29,15 @@ from fedcrf.experiments.provenance import changes
 from fedcrf.experiments.recorded import recorded_rows, recorded_runs
 from fedcrf.experiments.settings import differences, flat, is_method
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec, cell_of
-from fedcrf.experiments.store import AXES, DESCRIPTION, CellResult, CellSummary, Score, Store
+from fedcrf.experiments.store import (
+    AXES,
+    DESCRIPTION,
+    CellResult,
+    CellSummary,
+    Score,
+    Store,
+    check_same_settings,
+)
 from fedcrf.experiments.study import Study, Suite
 from fedcrf.extensions import short_name
 from fedcrf.simulation.records import Rounds, reported_round, rounds_of
@@ -168,13 +176,16 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     If there are several runs, the settings in which they differ are columns, by their keys in a run
     file. A run that another framework carried out has one row. If a ``study`` is given, its axes
     are columns, and only its own runs are looked at, as far as they were begun.
+
+    Raises:
+        FedcrfError: In the place of a run of the study is one of other settings.
     """
     if study is not None:
         rows = (
             row
-            for (at, _), (_, store) in zip(study.points, study.runs(folder), strict=True)
+            for (at, _), (spec, store) in zip(study.points, study.runs(folder), strict=True)
             if (store.path / DESCRIPTION).exists()
-            for row in run_rows(read_results(store), store.path, at)
+            for row in run_rows(_of_study(spec, store), store.path, at)
         )
         return frame(rows, **{axis.name: None for axis in study.axes})
     if (suite := Store(folder)).is_suite:
@@ -195,6 +206,13 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         for (store, run), each in zip(runs, described, strict=True)
         for row in run_rows(run, store.path, {key: each[key] for key in varied})
     )
+
+
+def _of_study(spec: RunSpec, store: Store) -> RunResults:
+    """Return the run in a folder; an error where it is not of the settings that are asked for."""
+    run = read_results(store)
+    check_same_settings(run.spec, spec, f"results folder {store.path}")
+    return run
 
 
 def stores_in(folder: Path) -> dict[str, Store]:
