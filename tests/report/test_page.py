@@ -508,6 +508,17 @@ def test_a_round_that_fell_back_is_told(
     assert chromium.errors() == []
 
 
+def test_no_two_methods_of_a_run_are_drawn_alike(chromium: Browser, page: Path) -> None:
+    chromium.open(page)
+    drawn = chromium.run(
+        "const [run] = DATA.runs, [curve] = run.measured.accuracy;"
+        "run.measured.accuracy = [...Array(32).keys()].map((n) => ({ ...curve, name: `${n}` }));"
+        "drawCurves('measured-0', 'accuracy', -1, null);"
+        "return at('measured-0').data.map(({ line }) => `${line.color} ${line.dash}`)"
+    )
+    assert len(set(drawn)) == 32
+
+
 def test_names_are_only_names(chromium: Browser, page: Path, several: Path) -> None:
     for each in (page, several):
         chromium.open(each)

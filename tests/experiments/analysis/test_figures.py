@@ -123,6 +123,11 @@ def test_curves_are_means_over_seeds_and_end_at_their_last_value() -> None:
     assert line.get_ydata() == pytest.approx([0.4, 0.5])
 
 
+def test_no_two_of_many_methods_are_drawn_alike() -> None:
+    figure = loss_figure({f"method {n}": runs([1, 0.5]) for n in range(32)}, "t")
+    assert len({(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}) == 32
+
+
 def test_trust_needs_a_rule_that_infers() -> None:
     assert trust_figure({"fedavg": runs([1, 0.5])}, "t") is None
     assert trust_figure({"fedavg": [], "crf-fedavg": [[]]}, "t") is None

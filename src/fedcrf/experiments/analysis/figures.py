@@ -196,7 +196,7 @@ def _progress(
         rounds, mean, sd = mean_curve(begun, value)
         colour = COLOURS[number % len(COLOURS)]
         axis.plot(
-            rounds, mean, color=colour, linestyle=STYLES[number % len(STYLES)],
+            rounds, mean, color=colour, linestyle=_style(number),
             label=method_title(method),
         )  # fmt: skip
         if np.isfinite(sd).any():
@@ -211,6 +211,11 @@ def _progress(
     if axis.lines:
         axis.legend()
     return figure
+
+
+def _style(number: int) -> str:
+    """Return the style of a line; where colours come again, their styles are others."""
+    return STYLES[(number + number // len(COLOURS)) % len(STYLES)]
 
 
 def _ends(rounds: Rounds) -> tuple[float, float]:

@@ -40,6 +40,9 @@ function scaleOf(what, means) {
   return { ...LOSS, axis, bounds: [1e-9, Infinity] };
 }
 
+// Of one run's methods: where colours come again, their dashes are others.
+const dashPlace = (place) => place + Math.floor(place / palette().length);
+
 function drawCurves(id, what, wanted, method) {
   const several = DATA.runs.length > 1;
   const curvesOf = (run) => run.measured[what] ?? [];
@@ -50,7 +53,7 @@ function drawCurves(id, what, wanted, method) {
       .map((curve) => ({
         curve,
         place: names.indexOf(curve.name),
-        dash: DASHES[(several ? number : names.indexOf(curve.name)) % DASHES.length],
+        dash: DASHES[(several ? number : dashPlace(names.indexOf(curve.name))) % DASHES.length],
         label: several ? `${run.name}: ${curve.name}` : curve.name,
       })),
   );
