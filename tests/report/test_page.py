@@ -508,6 +508,33 @@ def test_a_round_that_fell_back_is_told(
     assert chromium.errors() == []
 
 
+def test_a_click_in_the_graph_chooses_a_client_of_any_name(
+    chromium: Browser, folder: Path, tmp_path: Path
+) -> None:
+    copy = Path(shutil.copytree(folder, tmp_path / "run"))
+    path = copy / "cells" / "crf-fedavg-seed-1" / "rounds.jsonl"
+    names = {0: "R&D", 1: "<b>"}
+    lines = []
+    for line in path.read_text().splitlines():
+        record = json.loads(line)
+        record["clients"] = [names.get(each, f"site {each}") for each in record["clients"]]
+        lines.append(json.dumps(record))
+    path.write_text("\n".join(lines) + "\n")
+    write_page(read_report([copy]), tmp_path / "report.html")
+    chromium.open(tmp_path / "report.html")
+    choose(chromium, "trust-method", "CRF-FedAvg")
+    choose(chromium, "trust-seed", "1")
+    for place, name in names.items():
+        chromium.run(
+            "const points = at('graph').data.map((each, curve) => ({"
+            "  curveNumber: curve, pointNumber: arguments[0], text: each.text?.[arguments[0]]}));"
+            "at('graph').emit('plotly_click', { points: [points.at(-1)] })",
+            place,
+        )
+        assert chromium.run("return chosenName(at('client'))") == name
+    assert chromium.errors() == []
+
+
 def test_no_two_methods_of_a_run_are_drawn_alike(chromium: Browser, page: Path) -> None:
     chromium.open(page)
     drawn = chromium.run(

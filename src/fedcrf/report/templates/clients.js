@@ -58,7 +58,9 @@ function graph(round, chosen) {
     `(at most ${strongest.toPrecision(2)} in this round)` +
     (m > FEW_CLIENTS ? "; only each client's three nearest are drawn." : ".");
   draw("graph", [...lines(edges, strongest, m), circles(round, chosen, near)], layout, summary);
-  onClick("graph", (point) => point.text && choose(point.text, -1));
+  const clicked = ({ text: name, pointNumber }) =>
+    name && choose(String(round.clients[pointNumber]), -1);
+  onClick("graph", clicked);
   at("neighbours").replaceChildren(neighbours(round, chosen, near));
 }
 
