@@ -11,6 +11,7 @@ import pytest
 from selenium.webdriver import ActionChains, Keys
 from selenium.webdriver.support.ui import WebDriverWait
 
+from experiments.runs import carry_out, small_spec
 from fedcrf.experiments.store import Store
 from fedcrf.report.explanation import (
     WORDS,
@@ -505,6 +506,33 @@ def test_a_round_that_fell_back_is_told(
     assert "its base weight" in chromium.text("because")
     assert "the trust in all clients was zero" in chromium.text("because")
     assert chromium.text("excluded") == f"Round 3: {WORDS['exclusions']['fell_back']}."
+    assert chromium.errors() == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        (
+            {"methods": ["krum"]},
+            "client {} got the least, 0.00 times its FedAvg weight, and client ",
+        ),
+        (
+            {"methods": ["crf-fedavg"], "partition": {"num_clients": 1}},
+            "client 0 got 1.00 times its FedAvg weight.",
+        ),
+        ({"methods": ["coordinate-median"]}, ""),
+    ],
+)
+def test_who_got_least_is_said_of_all_rounds(
+    chromium: Browser, tmp_path: Path, settings: dict, said: str
+) -> None:
+    carry_out(small_spec(seeds=[0], **settings), tmp_path / "run")
+    write_page(read_report([tmp_path / "run"]), tmp_path / "report.html")
+    chromium.open(tmp_path / "report.html")
+    records = find_rounds(tmp_path / "run", None, None).records
+    idle = [c for c in records[0].clients if not any(r.weight[c] for r in records)]
+    begin = "Over all rounds " if said else "This rule gives no client a weight of its own."
+    assert chromium.text("weights-text").startswith(begin + said.format(*idle[:1]))
     assert chromium.errors() == []
 
 

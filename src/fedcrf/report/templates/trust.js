@@ -99,9 +99,12 @@ function multiple(round, i) {
   return known(weight) && base > 0 ? weight / base : null;
 }
 
+// The geometric mean; the plain one where a multiple is 0, which has no logarithm.
 function meanMultiple(cell, client) {
-  const logs = overRounds(cell, client, multiple).filter((times) => times > 0).map(Math.log2);
-  return logs.length ? 2 ** (sum(logs) / logs.length) : null;
+  const all = overRounds(cell, client, multiple).filter(known);
+  if (!all.length) return null;
+  if (all.includes(0)) return sum(all) / all.length;
+  return 2 ** (sum(all.map(Math.log2)) / all.length);
 }
 
 function leastTrusted(cell, clients) {

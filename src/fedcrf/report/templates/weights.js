@@ -179,8 +179,10 @@ function weightSummary(cell, clients) {
     .map((client) => [client, meanMultiple(cell, client)])
     .filter(([, mean]) => known(mean))
     .sort((a, b) => a[1] - b[1]);
-  if (means.length < 2) return "This rule gives no client a weight of its own.";
+  if (!means.length) return "This rule gives no client a weight of its own.";
   const [least, most] = [means[0], means.at(-1)];
+  if (means.length < 2)
+    return `Over all rounds client ${least[0]} got ${least[1].toFixed(2)} times its FedAvg weight.`;
   return (
     `Over all rounds client ${least[0]} got the least, ${least[1].toFixed(2)} times its FedAvg ` +
     `weight, and client ${most[0]} the most, ${most[1].toFixed(2)} times. ` +
