@@ -17,7 +17,14 @@ from pathlib import Path
 from typing import ClassVar, Protocol
 
 from fedcrf.errors import FedcrfError, in_a_line
-from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
+from fedcrf.experiments.grid import (
+    CellFailed,
+    CellFinished,
+    CellStarted,
+    Event,
+    PartitionMade,
+    RoundFinished,
+)
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import CellSummary, described
@@ -232,22 +239,25 @@ class LoggingObserver:
         self._makers = dict(makers)
         self._folders = folders
         self._say = say
-        self._open: dict[tuple[CellSpec, str], CellLogger] = {}
+        self._open: dict[tuple[Path, CellSpec, str], CellLogger] = {}
 
     def __call__(self, event: Event) -> None:
         """Log one event; a cell's loggers begin and end with it."""
+        if isinstance(event, PartitionMade):
+            return
+        cell, folder = event.cell, event.folder or self._folders[event.cell]
         for name in list(self._makers):
+            key = folder, cell, name
             try:
                 match event:
-                    case CellStarted(cell, done):
-                        logged = LoggedCell(self._folders[cell], cell, done)
-                        self._open[cell, name] = self._makers[name](logged)
-                    case RoundFinished(cell, record) if (cell, name) in self._open:
-                        self._open[cell, name].log(round_values(record), record.round)
-                    case CellFinished(cell, summary) if (cell, name) in self._open:
-                        self._open.pop((cell, name)).finish(result_values(summary))
-                    case CellFailed(cell) if (cell, name) in self._open:
-                        self._open.pop((cell, name)).finish({})
+                    case CellStarted(_, done):
+                        self._open[key] = self._makers[name](LoggedCell(folder, cell, done))
+                    case RoundFinished(_, record) if key in self._open:
+                        self._open[key].log(round_values(record), record.round)
+                    case CellFinished(_, summary) if key in self._open:
+                        self._open.pop(key).finish(result_values(summary))
+                    case CellFailed() if key in self._open:
+                        self._open.pop(key).finish({})
             except (Exception, SystemExit) as error:  # whatever a tool of others raises
                 del self._makers[name]
                 self._say(f"{name}: {in_a_line(error)}; nothing more is logged to it")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,18 @@ from rich.console import Console
 
 from experiments.runs import record, small_spec, summary
 from fedcrf.cli.display import RunDisplay
-from fedcrf.experiments.grid import CellFailed, CellFinished, CellStarted, Event, RoundFinished
+from fedcrf.experiments.grid import (
+    CellFailed,
+    CellFinished,
+    CellStarted,
+    Event,
+    RoundFinished,
+    Workplace,
+    run_grids,
+)
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Store
+from fedcrf.loggers import LoggedCell, LoggingObserver
 
 
 def run_of(cell: CellSpec, done: int = 0) -> list[Event]:
@@ -73,3 +82,32 @@ def test_a_terminal_has_a_bar_of_all_cells_with_the_time_left() -> None:
     bar = text.rpartition("cells")[2]
     assert "2/4" in bar
     assert "about 2 min left" in bar
+
+
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_equal_cell_of_two_runs_is_shown_and_logged_of_each(tmp_path: Path, jobs: int) -> None:
+    spec = small_spec(methods=["fedavg"], seeds=[0], rounds={"maximum": 2})
+    runs = [(spec, Store(tmp_path / name)) for name in ("first", "second")]
+    logged = []
+
+    class Logger:
+        def __init__(self, cell: LoggedCell) -> None:
+            self.folder = cell.folder.name
+
+        def log(self, values: Mapping[str, float], step: int) -> None:
+            logged.append((self.folder, step))
+
+        def finish(self, result: Mapping[str, float]) -> None:
+            logged.append((self.folder, len(result)))
+
+    folders = {cell: store.path for spec, store in runs for cell in spec.cells()}
+    text = io.StringIO()
+    console = Console(file=text, width=200, force_terminal=True)
+    observer = LoggingObserver({"own": Logger}, folders, print)
+    with RunDisplay(runs, console, also=observer) as display:
+        assert run_grids(runs, Workplace(device="cpu", jobs=jobs), display) == []
+    ended = re.findall(r"\[(\d/\d)\] (\w+)/fedavg-seed-0: ended", text.getvalue())
+    assert [count for count, _ in ended] == ["1/2", "2/2"]
+    assert {name for _, name in ended} == {"first", "second"}
+    for name in ("first", "second"):
+        assert [number for folder, number in logged if folder == name] == [1, 2, 4]

@@ -19,6 +19,7 @@ from rich.progress import (
 from fedcrf.errors import listed
 from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.grid import (
+    CellEvent,
     CellFailed,
     CellFinished,
     CellStarted,
@@ -34,6 +35,9 @@ from fedcrf.simulation.records import RoundRecord
 
 SMALL_CLIENT = 10
 """A client with fewer examples is named as small."""
+
+Place = tuple[Path, CellSpec]
+"""A cell of the run in a folder; runs of several folders may have equal cells."""
 
 Failed = dict[str, list[str]]
 """The names of the cells that failed, by the reason."""
@@ -62,11 +66,12 @@ class RunDisplay:
         self._brief = brief
         self._also = also
         self._names = {
-            cell: f"{_folder(store.path)}/{cell.name}" if len(runs) > 1 else cell.name
+            (store.path, cell): f"{_folder(store.path)}/{cell.name}" if len(runs) > 1 else cell.name
             for spec, store in runs
             for cell in spec.cells()
         }
-        self._bars: dict[CellSpec, TaskID] = {}
+        self._folder_of = {cell: folder for folder, cell in self._names}
+        self._bars: dict[Place, TaskID] = {}
         self._started: set[CellSpec] = set()
         self._finished_before = 0
         self._pace = _Pace(list(self._names), clock)
@@ -99,23 +104,25 @@ class RunDisplay:
                     for line in holdings_notices(partition):
                         self._say(line)
             case CellStarted(cell, rounds_done):
+                place = self._place(event)
                 if not self._started and self._finished_before:
                     self._say(f"{self._finished_before} cells were finished before")
                 self._started.add(cell)
-                self._pace.at(cell, rounds_done, begun=True)
+                self._pace.at(place, rounds_done, begun=True)
                 if rounds_done:
-                    self._say(f"{self._names[cell]}: goes on after round {rounds_done}")
+                    self._say(f"{self._names[place]}: goes on after round {rounds_done}")
                 if self._console.is_terminal:
-                    self._bars[cell] = self._progress.add_task(
-                        self._names[cell], total=cell.rounds.maximum, completed=rounds_done,
+                    self._bars[place] = self._progress.add_task(
+                        self._names[place], total=cell.rounds.maximum, completed=rounds_done,
                         scores="",
                     )  # fmt: skip
             case RoundFinished(cell, record):
-                name = self._names[cell]
-                self._pace.at(cell, record.round)
+                place = self._place(event)
+                name = self._names[place]
+                self._pace.at(place, record.round)
                 if self._console.is_terminal:
                     self._progress.update(
-                        self._bars[cell], completed=record.round, scores=_scores(record)
+                        self._bars[place], completed=record.round, scores=_scores(record)
                     )
                     self._progress.update(self._all, scores=self._pace.time_left())
                 elif not self._brief:
@@ -128,16 +135,18 @@ class RunDisplay:
                             "is not finite and was excluded"
                         )
             case CellFinished(cell, summary):
-                self._remove(cell)
+                place = self._place(event)
+                self._remove(place)
                 if cell in self._started:
-                    outcome = f"{self._names[cell]}: {_outcome(summary)}"
+                    outcome = f"{self._names[place]}: {_outcome(summary)}"
                     self._say(f"{self._pace.count} {outcome}", self._pace.time_left())
                 else:
                     self._finished_before += 1
-            case CellFailed(cell, reason):
-                self._remove(cell)
-                self._say(f"{self._pace.count} {self._names[cell]}: failed: {reason}")
-                self.failed.setdefault(reason, []).append(self._names[cell])
+            case CellFailed(_, reason):
+                place = self._place(event)
+                self._remove(place)
+                self._say(f"{self._pace.count} {self._names[place]}: failed: {reason}")
+                self.failed.setdefault(reason, []).append(self._names[place])
         if self._also is not None:
             self._also(event)
 
@@ -145,11 +154,14 @@ class RunDisplay:
         """Tell whether a cell of this run was started."""
         return not self._started.isdisjoint(spec.cells())
 
-    def _remove(self, cell: CellSpec) -> None:
-        self._pace.end(cell)
+    def _place(self, event: CellEvent) -> Place:
+        return event.folder or self._folder_of[event.cell], event.cell
+
+    def _remove(self, place: Place) -> None:
+        self._pace.end(place)
         self._progress.update(self._all, advance=1, scores=self._pace.time_left())
-        if cell in self._bars:
-            self._progress.remove_task(self._bars.pop(cell))
+        if place in self._bars:
+            self._progress.remove_task(self._bars.pop(place))
 
     def _say(self, *parts: str) -> None:
         line = ", ".join(filter(None, parts))
@@ -159,10 +171,10 @@ class RunDisplay:
 class _Pace:
     """How many cells have ended, and how long the others still take at the pace so far."""
 
-    def __init__(self, cells: Sequence[CellSpec], clock: Callable[[], float]) -> None:
+    def __init__(self, places: Sequence[Place], clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._num_cells = len(cells)
-        self._left = {cell: cell.rounds.maximum for cell in cells}
+        self._num_cells = len(places)
+        self._left = {(folder, cell): cell.rounds.maximum for folder, cell in places}
         self._began: float | None = None
         self._rounds = 0
 
@@ -171,22 +183,23 @@ class _Pace:
         """The cells that have ended, of all: ``"[3/12]"``."""
         return f"[{self._num_cells - len(self._left)}/{self._num_cells}]"
 
-    def at(self, cell: CellSpec, rounds_done: int, *, begun: bool = False) -> None:
+    def at(self, place: Place, rounds_done: int, *, begun: bool = False) -> None:
         """Note how far a cell is: one round further, or where it starts from if just ``begun``."""
         if self._began is None:
             self._began = self._clock()
         self._rounds += not begun
-        self._left[cell] = cell.rounds.maximum - rounds_done
+        _, cell = place
+        self._left[place] = cell.rounds.maximum - rounds_done
 
-    def end(self, cell: CellSpec) -> None:
-        self._left.pop(cell, None)
+    def end(self, place: Place) -> None:
+        self._left.pop(place, None)
 
     def time_left(self) -> str:
         """Return the time left in words; empty before the first round and after the last."""
         left = sum(self._left.values())
         if self._began is None or not self._rounds or not left:
             return ""
-        may_stop_early = any(cell.rounds.patience < cell.rounds.maximum for cell in self._left)
+        may_stop_early = any(cell.rounds.patience < cell.rounds.maximum for _, cell in self._left)
         seconds = (self._clock() - self._began) / self._rounds * left
         minutes = round(seconds / 60)
         duration = f"{minutes} min" if minutes < 90 else f"{minutes // 60} h {minutes % 60} min"

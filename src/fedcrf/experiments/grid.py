@@ -156,6 +156,7 @@ class CellStarted:
 
     cell: CellSpec
     rounds_done: int
+    folder: Path | None = None  # of the run, as several may have an equal cell; None if not said
 
 
 @dataclass(frozen=True)
@@ -164,6 +165,7 @@ class RoundFinished:
 
     cell: CellSpec
     record: RoundRecord
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -172,6 +174,7 @@ class CellFinished:
 
     cell: CellSpec
     summary: CellSummary
+    folder: Path | None = None
 
 
 @dataclass(frozen=True)
@@ -180,10 +183,13 @@ class CellFailed:
 
     cell: CellSpec
     reason: str
+    folder: Path | None = None
 
 
-Event = PartitionMade | CellStarted | RoundFinished | CellFinished | CellFailed
+CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
+Event = PartitionMade | CellEvent
 Observer = Callable[[Event], None]
+CellObserver = Callable[[CellEvent], None]
 
 Runs = Sequence[tuple[RunSpec, Store]]
 """What is run, and where the results go."""
@@ -199,6 +205,11 @@ class Job:
     cell: CellSpec
     store: CellStore
     fingerprint: str
+    folder: Path  # of the run
+
+    def said(self, event: CellEvent) -> CellEvent:
+        """Return an event of the cell with the folder that it is of."""
+        return replace(event, folder=self.folder)
 
 
 def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[CellFailed]:
@@ -276,14 +287,14 @@ def _claim(
         observer(PartitionMade(each))
     pending = []
     for cell in spec.cells():
-        job = Job(cell, store.cell(cell), made[0].fingerprint)
+        job = Job(cell, store.cell(cell), made[0].fingerprint, store.path)
         found = job.store.look(cell, job.fingerprint)
         if found.damage is not None:  # its files are left alone, and the other cells still run
-            observer(CellFailed(cell, found.damage))
+            observer(job.said(CellFailed(cell, found.damage)))
         elif found.summary is None:
             pending.append(job)
         else:
-            observer(CellFinished(cell, found.summary))
+            observer(job.said(CellFinished(cell, found.summary)))
     return pending
 
 
@@ -292,7 +303,7 @@ def run_cell(
     store: CellStore,
     dataset: ImageDataset,
     device: torch.device,
-    observer: Observer,
+    observer: CellObserver,
     workers: int = 1,
 ) -> None:
     """Run one cell from where it stands to its end, with so many processes for its clients."""
@@ -375,8 +386,12 @@ def _summarise(
     )
 
 
-def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
+def _attempt(job: Job, workplace: Workplace, observer: CellObserver) -> None:
     """Run one cell; an error ends only this cell."""
+
+    def tell(event: CellEvent) -> None:
+        observer(job.said(event))
+
     try:
         dataset = _dataset(workplace, job.cell.data)
         if dataset.fingerprint != job.fingerprint:
@@ -388,16 +403,16 @@ def _attempt(job: Job, workplace: Workplace, observer: Observer) -> None:
         drawn = job.cell.rounds.clients_per_round or holders
         images = drawn * job.cell.training.images(len(dataset.train) / holders)
         workers = workplace.jobs if images >= WORTH_PROCESSES else 1
-        run_cell(job.cell, job.store, dataset, workplace.torch_device(), observer, workers)
+        run_cell(job.cell, job.store, dataset, workplace.torch_device(), tell, workers)
     except FedcrfError as error:
-        observer(CellFailed(job.cell, str(error)))
+        tell(CellFailed(job.cell, str(error)))
     except ConnectionError:
         raise  # the observer's, not the cell's
     except OSError as error:
-        observer(CellFailed(job.cell, _of_file(job, error)))
+        tell(CellFailed(job.cell, _of_file(job, error)))
     except Exception as error:
         logging.getLogger(__name__).debug("%s failed", job.cell.name, exc_info=True)
-        observer(CellFailed(job.cell, in_a_line(error)))
+        tell(CellFailed(job.cell, in_a_line(error)))
 
 
 def _of_file(job: Job, error: OSError) -> str:
@@ -416,13 +431,15 @@ def _run_on(
     try:
         for future in as_completed(futures):
             for event in _sent_back(futures[future], future):
-                observer(event)
+                observer(futures[future].said(event))
     finally:
         for future in futures:
             future.cancel()
 
 
-def _sent_back(job: Job, future: Future[tuple[Mapping[str, bytes], list[Event]]]) -> list[Event]:
+def _sent_back(
+    job: Job, future: Future[tuple[Mapping[str, bytes], list[CellEvent]]]
+) -> list[CellEvent]:
     """Write what a cell has come to elsewhere; return its events, or why there are none."""
     try:
         files, events = future.result()
@@ -446,9 +463,9 @@ def _sent_back(job: Job, future: Future[tuple[Mapping[str, bytes], list[Event]]]
 
 def _run_elsewhere(
     job: Job, begun: Mapping[str, bytes], place: Workplace
-) -> tuple[Mapping[str, bytes], list[Event]]:
+) -> tuple[Mapping[str, bytes], list[CellEvent]]:
     """Run one cell from its files in a folder that is thrown away; return files and events."""
-    events: list[Event] = []
+    events: list[CellEvent] = []
     with tempfile.TemporaryDirectory() as folder, one_thread():
         store = CellStore(Path(folder))
         store.replace(begun)
@@ -481,7 +498,7 @@ def _run_in_processes(
                         f"its worker process died (exit code {child.exit_code}): "
                         "give the same command again to go on from its last round",
                     )
-                observer(event)
+                observer(job.said(event))
                 if isinstance(event, CellFinished | CellFailed):
                     del busy[connection]
                     if waiting and child.exit_code is None:
