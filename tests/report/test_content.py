@@ -338,6 +338,24 @@ def test_a_page_does_not_grow_without_bound(
 NASTY = "</script><script>document.title='taken'</script><img src=x onerror=\"throw 1\">&amp;"
 
 
+def test_a_name_does_not_turn_what_follows_it(finished: Path) -> None:
+    turned, shown = "site \u202e", r"site \u202e"
+    for path in finished.glob("cells/*/rounds.jsonl"):
+        path.write_text(path.read_text().replace('"clients":[0,', f'"clients":["{turned}",'))
+    for path in finished.glob("partitions/*.json"):
+        partition = json.loads(path.read_text())
+        partition["class_names"][3] = turned
+        path.write_text(json.dumps(partition))
+    page = render(read_report([finished]))
+    (run,) = page_data(page)["runs"]
+    assert run["holdings"][0]["class_names"][3] == shown
+    assert {cell["rounds"][0]["clients"][0] for cell in run["cells"]} == {shown}
+    assert any(shown in said[0] for said in run["cells"][0]["rounds"][0]["said"])
+    assert "\u202e" not in page + json.dumps(run, ensure_ascii=False)
+    moved = finished.rename(finished.with_name("a\u202eb"))
+    assert "\u202e" not in render(read_report([moved, moved / "cells" / ".."]))
+
+
 def test_names_are_escaped(finished: Path, tmp_path: Path) -> None:
     path = finished / "partitions" / "seed-0.json"
     partition = json.loads(path.read_text())

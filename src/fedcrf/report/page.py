@@ -488,15 +488,25 @@ def render(report: Report) -> str:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    drawn = TypeAdapter(dict[str, Any]).dump_json(report.drawn)  # NaN becomes null
-    return environment.get_template("report.html").render(
+    drawn = TypeAdapter(dict[str, Any]).dump_json(report.drawn).decode()  # NaN becomes null
+    page = environment.get_template("report.html").render(
         report=report,
         version=__version__,
-        data=_as_text(gzip.compress(drawn, mtime=0)),
+        data=_as_text(gzip.compress(drawn.translate(_escapes(r"\\")).encode(), mtime=0)),
         style=Markup(_asset("report.css").decode()),
         program=Markup("\n".join(_asset(f"{name}.js").decode() for name in PROGRAM)),
         plotly=_as_text(_asset("plotly-cartesian.min.js.gz")),
     )
+    return page.translate(_escapes("\\"))
+
+
+TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
+"""Marks that turn the direction of what follows: behind a name with one, 0.01 would read 10.0."""
+
+
+def _escapes(backslash: str) -> Mapping[int, str]:
+    """Return by mark of `TURNS` the escape to show instead."""
+    return {ord(mark): f"{backslash}u{ord(mark):04x}" for mark in TURNS}
 
 
 def _as_text(content: bytes) -> str:
