@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
@@ -139,6 +140,19 @@ def test_trust_needs_a_rule_that_infers() -> None:
     assert grid.shape == (2, 2)
     assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["0", "2"]
     assert grid[:, 0].tolist() == pytest.approx([math.log2(1.5), math.log2(0.75)])
+
+
+def test_a_client_without_weight_does_not_look_like_one_with_fedavg_s() -> None:
+    whole, out = record(1, 0.5, crf=True), record(2, 0.5, crf=True)
+    out = out.model_copy(update={"weight": [0.0, 1.0], "base_weight": [0.0, 1.0], "excluded": [0]})
+    for rounds, said in (([whole], False), ([whole, out], True)):
+        figure = trust_figure({"crf-fedavg": [rounds]}, "t")
+        assert figure is not None
+        axis, bar = figure.axes
+        (image,) = axis.images
+        assert bool(np.isnan(np.ma.filled(image.get_array(), np.nan)).any()) == said
+        assert np.abs(np.subtract(axis.get_facecolor(), image.cmap(0.5))[:3]).min() > 0.3
+        assert ("grey" in bar.get_ylabel()) == said
 
 
 def test_trust_where_no_client_had_weight(tmp_path: Path) -> None:

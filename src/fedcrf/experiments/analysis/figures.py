@@ -24,6 +24,9 @@ from fedcrf.simulation.records import RoundRecord, Rounds, in_order
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 STYLES = ("-", "--", "-.", ":")
 
+NO_WEIGHT = "#9A9A9A"
+"""Where a client has no weight, as white stands for FedAvg's."""
+
 WIDEST = 100.0
 """The width of a figure at most, in inches: thousands of labels would fill the memory."""
 
@@ -105,12 +108,14 @@ def trust_figure(records: Records, title: str) -> Figure | None:
             grid, aspect="auto", cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest",
             extent=(*_ends(inferred[method]), grid.shape[0] - 0.5, -0.5),
         )  # fmt: skip
-        axis.set(title=method_title(method), ylabel="client")
+        axis.set(title=method_title(method), ylabel="client", facecolor=NO_WEIGHT)
         ticks = range(0, grid.shape[0], max(1, grid.shape[0] // 10))
         axis.set_yticks(ticks, labels=[str(grid.index[row]) for row in ticks])
     axes[-1].set_xlabel("round")
     assert image is not None
-    bar = figure.colorbar(image, ax=list(axes), label="weight as a multiple of FedAvg's")
+    some_have_none = any(grid.isna().any(axis=None) for grid in grids.values())
+    label = "weight as a multiple of FedAvg's" + (" (grey: no weight)" if some_have_none else "")
+    bar = figure.colorbar(image, ax=list(axes), label=label)
     powers = np.linspace(-reach, reach, 5)
     bar.set_ticks(list(powers), labels=[f"×{2.0**power:.2g}" for power in powers])
     figure.suptitle(title)
