@@ -100,20 +100,28 @@ LARGE = ("large_round", " in a large round")
 
 
 @pytest.mark.parametrize(
-    ("clients", "each_round", "expected"),
+    ("clients", "more", "each_round", "expected"),
     [
-        (10, None, []),
-        (10, 3, [ABSENT]),
-        (11, None, [LARGE]),
-        (40, 10, [ABSENT]),
-        (40, 11, [ABSENT, LARGE]),
+        (10, 0, None, []),
+        (10, 0, 3, [ABSENT]),
+        (11, 0, None, [LARGE]),
+        (40, 0, 10, [ABSENT]),
+        (40, 0, 11, [ABSENT, LARGE]),
+        (10, 3, None, [LARGE]),
+        (10, 3, 10, [ABSENT]),
+        (6, 3, None, []),
     ],
 )
 def test_what_differs_in_some_rounds_alone_has_its_number(
-    clients: int, each_round: int | None, expected: list[tuple[str, str]]
+    clients: int, more: int, each_round: int | None, expected: list[tuple[str, str]]
 ) -> None:
-    rounds, partition = {"clients_per_round": each_round}, {"num_clients": clients}
-    cell = small_spec(methods=["crf-robust"], rounds=rounds, partition=partition).cells()[0]
+    changes: dict[str, Any] = {
+        "rounds": {"clients_per_round": each_round},
+        "partition": {"num_clients": clients},
+    }
+    if more:
+        changes["attack"] = {"name": "ipm", "attackers": more, "additional": True}
+    cell = small_spec(methods=["crf-robust"], **changes).cells()[0]
     numbers = provenance.numbers(cell, "cpu")
     kept = {part: number for part, number in numbers.items() if part not in dict((ABSENT, LARGE))}
     assert provenance.changes(cell, kept, "cpu") == [

@@ -157,7 +157,7 @@ def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, int]]:
         parts["attack"] = (f"attack {cell.attack_name}", cell.threat.attack)
     found = {part: (name, getattr(of, "behaviour", FIRST)) for part, (name, of) in parts.items()}
     absent = cell.rounds.clients_per_round is not None
-    present = cell.rounds.clients_per_round or cell.partition.num_clients
+    present = cell.rounds.clients_per_round or cell.num_clients  # additional attackers too
     where = {
         "absence": ("where clients are absent", absent),
         "large_round": ("in a large round", present > LARGE_ROUND),
