@@ -12,9 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from experiments.runs import carry_out, small_spec
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import (
     UNDER_ATTACK,
@@ -23,7 +25,9 @@ from fedcrf.experiments.analysis.tables import (
 )
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import Store
+from fedcrf.objectives import ACCURACY, LOSS
 from fedcrf.report.page import read_report, render, write_page
+from fedcrf.simulation.records import Rounds
 
 CELL = "crf-fedavg-seed-1"
 
@@ -367,3 +371,23 @@ def test_names_are_escaped(finished: Path, tmp_path: Path) -> None:
     for tag in ("<img", "<b>", "<script>document"):
         assert tag not in page
     assert page_data(page)["runs"][0]["holdings"][0]["class_names"][3] == NASTY
+
+
+def test_a_method_that_has_stopped_keeps_its_best_rounds_in_the_numbers(tmp_path: Path) -> None:
+    spec = small_spec(
+        methods=["fedavg", "krum"],
+        seeds=[0, 1],
+        rounds={"maximum": 12, "patience": 2},
+        training={"learning_rate": 0.5},
+    )
+    assert carry_out(spec, tmp_path)[1] == []
+    store = Store(tmp_path)
+    found: dict[str, list[Rounds]] = {}
+    for cell in spec.cells():
+        found.setdefault(cell.method.title, []).append(store.cell(cell).records())
+    longest = {title: max(map(len, seeds)) for title, seeds in found.items()}
+    (first,) = (title for title in longest if longest[title] < max(longest.values()))
+    best = [min(seed, key=lambda each: each.validation.loss).validation for seed in found[first]]
+    for table, what in zip(read_report([tmp_path]).runs[0].curves, (ACCURACY, LOSS), strict=True):
+        (row,) = (row for row in table.rows if row[0] == first)
+        assert row[-1] == f"{np.mean([getattr(each, what) for each in best]):.3f}"

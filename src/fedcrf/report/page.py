@@ -18,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 from pydantic import TypeAdapter
@@ -51,7 +52,7 @@ from fedcrf.report.explanation import (
 )
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.records import Client, RoundRecord, Rounds, brief
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, brief, reported_round
 
 
 @dataclass(frozen=True)
@@ -63,6 +64,7 @@ class Curve:
     rounds: Sequence[int]
     mean: Sequence[float]
     sd: Sequence[float]
+    kept: float  # the mean where all seeds have stopped
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,8 @@ def _curves_table(what: str, curves: Sequence[Curve]) -> Table:
     form = ".3f" if what in (ACCURACY, LOSS) else ".4g"
     rows = []
     for curve in curves:
-        values = [curve.mean[min(number, len(curve.mean)) - 1] for number in rounds]
+        mean = dict(enumerate(curve.mean, start=1))
+        values = [mean.get(number, curve.kept) for number in rounds]
         texts = (f"{value:{form}}" if math.isfinite(value) else "–" for value in values)
         rows.append((curve.name, *texts))
     named = max((curve.rounds for curve in curves), key=len)
@@ -394,8 +397,14 @@ def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
     for name, seeds in records.items():
         begun = [rounds for rounds in seeds if rounds]
         if begun:
-            rounds, mean, sd = mean_curve(begun, lambda each: _validation(each).get(what, math.nan))
-            curves.append(Curve(method_title(name), len(begun), rounds, brief(mean), brief(sd)))
+
+            def value(each: RoundRecord) -> float:
+                return _validation(each).get(what, math.nan)
+
+            rounds, mean, sd = mean_curve(begun, value)
+            kept = float(np.mean([value(reported_round(each)) for each in begun]))
+            title = method_title(name)
+            curves.append(Curve(title, len(begun), rounds, brief(mean), brief(sd), kept))
     return curves
 
 
