@@ -107,12 +107,12 @@ def test_attackers_that_nobody_found_are_missed(
 @pytest.mark.parametrize(
     ("attackers", "about"),
     [
-        ([0], "1 attacker trusted again"),
-        ([0, 1], "1 attacker missed; 1 attacker trusted again"),
+        ([0], "1 attacker distrusted earlier"),
+        ([0, 1], "1 attacker missed; 1 attacker distrusted earlier"),
         ([1], "1 attacker missed"),
     ],
 )
-def test_an_attacker_that_was_distrusted_for_long_is_trusted_again(
+def test_an_attacker_that_was_distrusted_for_long_is_not_called_missed(
     attackers: list[int], about: str
 ) -> None:
     rounds = [
@@ -125,7 +125,7 @@ def test_an_attacker_that_was_distrusted_for_long_is_trusted_again(
     # Two rounds are no lasting verdict.
     short = distrusted_clients(Course("", [rounds[0], *rounds[2:]], CRF()))
     assert short is not None
-    assert "again" not in short[0].about
+    assert "earlier" not in short[0].about
 
 
 def judged(number: int, first: float, clients: Sequence[int]) -> RoundRecord:

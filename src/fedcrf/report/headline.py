@@ -167,8 +167,8 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
             each for each in attackers if each in last and each in (last[each].attackers or ())
         }
         if missed and not since.keys() & {*attackers}:
-            again = missed & _once_distrusted(course)
-            for them, became in ((missed - again, "missed"), (again, "trusted again")):
+            earlier = missed & _once_distrusted(course)
+            for them, became in ((missed - earlier, "missed"), (earlier, "distrusted earlier")):
                 if them:
                     counts.append(f"{_of_attackers(len(them))} {became}")
         else:
