@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from fedcrf.experiments.analysis.tables import (
@@ -150,7 +150,8 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
     Of each client of the run its own last verdict counts: rounds may be of a part of them, or of
     nobody. None where the rule judges nobody.
     """
-    verdicts, last = _own_last_verdicts(course)
+    judged = _judged(course)
+    verdicts, last = _own_last_verdicts(judged)
     if all(each.kind in ("unjudged", "weightless") for each in verdicts.values()):
         return None
     since = {client: verdict.since for client, verdict in verdicts.items() if verdict.is_low}
@@ -167,7 +168,7 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
             each for each in attackers if each in last and each in (last[each].attackers or ())
         }
         if missed and not since.keys() & {*attackers}:
-            earlier = missed & _once_distrusted(course)
+            earlier = missed & _once_distrusted(judged)
             for them, became in ((missed - earlier, "missed"), (earlier, "distrusted earlier")):
                 if them:
                     counts.append(f"{_of_attackers(len(them))} {became}")
@@ -187,27 +188,29 @@ def _of_attackers(count: int) -> str:
     return f"{count} attacker{'s' if count > 1 else ''}"
 
 
-def _verdicts(course: Course) -> Iterator[tuple[RoundRecord, list[Verdict]]]:
-    """Yield the rounds of a run with their verdicts."""
+def _judged(course: Course) -> list[tuple[RoundRecord, list[Verdict]]]:
+    """Return the rounds of a run with their verdicts."""
     effects = [effects_of(record, course.rule) for record in course.records]
-    return zip(course.records, verdicts_of(course.records, effects), strict=True)
+    return list(zip(course.records, verdicts_of(course.records, effects), strict=True))
 
 
-def _own_last_verdicts(course: Course) -> tuple[dict[Client, Verdict], dict[Client, RoundRecord]]:
+def _own_last_verdicts(
+    judged: Sequence[tuple[RoundRecord, Sequence[Verdict]]],
+) -> tuple[dict[Client, Verdict], dict[Client, RoundRecord]]:
     """Return the last verdict on each client of a run, and the round that it is of."""
     verdicts: dict[Client, Verdict] = {}
     last: dict[Client, RoundRecord] = {}
-    for record, found in _verdicts(course):
+    for record, found in judged:
         verdicts.update(zip(record.clients, found, strict=True))
         last.update(dict.fromkeys(record.clients, record))
     return {client: verdicts[client] for client in in_order(verdicts)}, last
 
 
-def _once_distrusted(course: Course) -> set[Client]:
+def _once_distrusted(judged: Sequence[tuple[RoundRecord, Sequence[Verdict]]]) -> set[Client]:
     """Return the clients that were distrusted over `LASTING` rounds at any time."""
     return {
         client
-        for record, verdicts in _verdicts(course)
+        for record, verdicts in judged
         for client, verdict in zip(record.clients, verdicts, strict=True)
         if verdict.is_low and record.round - verdict.since + 1 >= LASTING
     }

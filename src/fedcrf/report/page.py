@@ -393,14 +393,13 @@ def _validation(record: RoundRecord) -> dict[str, float]:
 
 
 def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
+    def value(each: RoundRecord) -> float:
+        return _validation(each).get(what, math.nan)
+
     curves = []
     for name, seeds in records.items():
         begun = [rounds for rounds in seeds if rounds]
         if begun:
-
-            def value(each: RoundRecord) -> float:
-                return _validation(each).get(what, math.nan)
-
             rounds, mean, sd = mean_curve(begun, value)
             kept = float(np.mean([value(reported_round(each)) for each in begun]))
             title = method_title(name)
