@@ -357,6 +357,9 @@ class RobustCRF(Settings):
         )
         longest = self.clip * median(statistics.norms[finite]) * np.sqrt(lengths)
         clip = clip_factors(statistics.norms, finite, longest)
+        parts = np.full_like(claimed, np.nan)  # how much of each claim counts
+        np.divide(counted, claimed, out=parts, where=claimed > 0)
+        parts /= np.fmax.reduce(parts, initial=0.0) or 1.0
 
         # Remember.
         learnt = found.marginals
@@ -389,7 +392,7 @@ class RobustCRF(Settings):
                 "clip": clip,
                 "copies": np.where(finite, copies, np.nan),
                 "window": np.where(finite, lengths, np.nan),
-                **self._counted_parts(claimed, counted),
+                **({"counted": parts} if (parts < 1.0).any() else {}),
                 **(reported.causes if reported is not None and evidence else {}),
             },
             clip=clip,
@@ -441,15 +444,3 @@ class RobustCRF(Settings):
 
         counted, sizes = up_to(COUNT_CAP), up_to(1.0)
         return counted / counted.sum(), sizes / median(sizes[sizes > 0])
-
-    def _counted_parts(self, claimed: Vector, counted: Vector) -> dict[str, Vector]:
-        """Return the part of each claim that counts, as the cause ``counted``.
-
-        It is left out where all claims count in full.
-        """
-        if self.counts != "claimed":  # attested counts count in full
-            return {}
-        parts = np.full(len(claimed), np.nan)
-        np.divide(counted, claimed, out=parts, where=claimed > 0)
-        parts /= np.fmax.reduce(parts, initial=0.0) or 1.0
-        return {"counted": parts} if (parts < 1.0).any() else {}
