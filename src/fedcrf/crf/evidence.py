@@ -460,7 +460,10 @@ class SuspectNorm(NormEvidence):
             nothing = self.against(long, labels, {})
             return lambda marginals: nothing
         opposition = self.opposition.among(seen, votes(seen.cosines, self.opposition.vote_power))
-        suspect = self._grown(seen)
+        growth = seen.measured.get(self.cause, np.full(seen.num_clients, np.nan))
+        known = np.isfinite(growth)
+        grown = (growth - median(growth[known])) / max(self.tolerance, TINY)
+        suspect = np.where(known, grown, 1.0)
         if seen.initial is not None:
             wrong = 2.0 * seen.initial[:, labels.argmin()] - 1.0
             suspect = np.maximum(suspect, wrong)
@@ -472,15 +475,6 @@ class SuspectNorm(NormEvidence):
             return self.against(suspicion * long, labels, {})
 
         return energy
-
-    def _grown(self, seen: Observation) -> Vector:
-        """Return how much longer updates have become, as a multiple of the tolerance."""
-        growth = seen.measured.get(self.cause, np.full(seen.num_clients, np.nan))
-        known = np.isfinite(growth)
-        if not known.any():
-            return np.ones(seen.num_clients)
-        grown = (growth - median(growth[known])) / max(self.tolerance, TINY)
-        return np.where(known, grown, 1.0)
 
 
 def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:
@@ -580,6 +574,4 @@ def goal_distance(update: Matrix, change: Matrix, movement: Matrix) -> Vector:
     known = (length > 0.0) & (moved > 0.0) & (changed > 0.0)  # False for NaN
     distance = np.full(len(update), np.nan)
     distance[known] = np.log(length[known]) + np.log(moved[known]) - np.log(changed[known])
-    if known.any():
-        distance -= median(distance[known])
-    return distance
+    return distance - median(distance[known])

@@ -433,8 +433,7 @@ class RobustCRF(Settings):
         typical = median(claimed[held])
         if self.counts == "attested":
             return claimed, claimed / typical
-        known = response[np.isfinite(response)]
-        responds = response < self._response_share * (median(known) if len(known) else 0.0)
+        responds = response < self._response_share * median(response[np.isfinite(response)])
         excess = np.zeros(len(claimed))
         excess[held] = length_excess(norms[held], claimed[held], NORM_EXPONENT) / NORM_EXPONENT
 
