@@ -74,9 +74,7 @@ class DnC(Deciding):
         count = max(1, int(self.sampled * dimension))
         chosen = [drawn_columns(draws, dimension, count) for _ in range(self.iterations)]
         with threadpool_limits(1, "blas"):  # for products so small, threads only wait
-            return excluding(
-                len(models), lambda some: sampled_grams([models[i] for i in some], origin, chosen)
-            )
+            return excluding(models, lambda used: sampled_grams(used, origin, chosen))
 
 
 def drawn_columns(draws: np.random.Generator, dimension: int, count: int) -> NDArray[np.bool_]:

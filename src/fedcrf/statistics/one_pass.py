@@ -139,13 +139,12 @@ def finite_sums(
     """
     checked_dimension(clients)
 
-    def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], AboutMedian]:
-        used = [clients[i] for i in candidates]
+    def gather(used: list[Layers]) -> tuple[NDArray[np.bool_], AboutMedian]:
         sums = compiled.about_median(used, origin, threads, products)
         sums = sums or AboutMedian.plain(used, origin, products)
         return sums.finite, sums
 
-    return excluding(len(clients), gather)
+    return excluding(clients, gather)
 
 
 def shared_attributes(
@@ -196,12 +195,7 @@ def centred_geometry(
     cancel; equal updates are at distance zero to the bit. Arguments as for `update_statistics`.
     """
     dimension = checked_dimension(clients)
-
-    def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        squares, gram = _about_mean([clients[i] for i in candidates], origin, threads)
-        return np.isfinite(squares), gram
-
-    finite, gram = excluding(len(clients), gather)
+    finite, gram = excluding(clients, lambda used: _about_mean(used, origin, threads))
     return UpdateGeometry(
         dimension=dimension,
         finite=finite,
@@ -230,13 +224,11 @@ def model_geometry(
     dimension = checked_dimension(clients)
     zeros = [np.zeros_like(layer) for layer in origin]
 
-    def gather(candidates: list[int]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-        points = [origin, *(clients[i] for i in candidates), zeros]
-        squares, gram = _about_mean(points, None, threads)
-        finite = np.isfinite(squares)
+    def gather(used: list[Layers]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+        finite, gram = _about_mean([origin, *used, zeros], None, threads)
         return finite[1:-1] & finite[0], gram
 
-    finite, gram = excluding(len(clients), gather)
+    finite, gram = excluding(clients, gather)
     about = gram - gram[0] - gram[:, :1] + gram[0, 0]  # of the differences from the global model
     np.fill_diagonal(about, np.maximum(np.diagonal(about), 0.0))
     return ModelGeometry(
@@ -253,17 +245,17 @@ T = TypeVar("T")
 
 
 def excluding(
-    num_clients: int, gather: Callable[[list[int]], tuple[NDArray[np.bool_], T]]
+    clients: Sequence[Layers], gather: Callable[[list[Layers]], tuple[NDArray[np.bool_], T]]
 ) -> tuple[NDArray[np.bool_], T]:
     """Return which of m clients are finite and what was gathered of them: one pass where all are.
 
-    ``gather`` is given the places of clients. It returns whether each of these is finite, and the
+    ``gather`` is given some of the clients. It returns whether each of these is finite, and the
     sums over them, which are valid only where all are.
     """
-    finite = np.ones(num_clients, dtype=np.bool_)
+    finite = np.ones(len(clients), dtype=np.bool_)
     while True:
         candidates = np.flatnonzero(finite)
-        whole, gathered = gather(candidates.tolist())
+        whole, gathered = gather([clients[i] for i in candidates.tolist()])
         if whole.all():
             return finite, gathered
         finite[candidates[~whole]] = False  # and once more without them: they must touch nothing
@@ -271,9 +263,10 @@ def excluding(
 
 def _about_mean(
     clients: Sequence[Layers], origin: Origin, threads: int | None
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the sums about the mean, by compiled code where it can."""
-    return compiled.about_mean(clients, origin, threads) or about_mean(clients, origin)
+) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    fast = compiled.about_mean(clients, origin, threads)
+    squares, gram = fast or about_mean(clients, origin)
+    return np.isfinite(squares), gram
 
 
 def scatter(
