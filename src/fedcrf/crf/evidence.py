@@ -187,8 +187,13 @@ class ResponseEvidence(MeasuredEvidence):
     large_round: Positive = LARGE_ROUND
 
     def compare(self, averages: Averages) -> Vector:
-        """Return r; see `MeasuredEvidence.compare`."""
-        return averages.response
+        """Return r; see `MeasuredEvidence.compare`. It is unknown while the median is 0 or more.
+
+        As long as nobody responds, a longer window will show who does.
+        """
+        response = averages.response
+        somebody_responds = median(response[np.isfinite(response)]) < 0.0
+        return response if somebody_responds else np.full_like(response, np.nan)
 
     def threshold(self, seen: Observation, middle: float, deviation: float) -> float:
         """Return t; see `MeasuredEvidence.threshold`."""

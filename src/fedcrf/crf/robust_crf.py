@@ -33,7 +33,6 @@ from fedcrf.crf.parts import Matrix, Observation, Vector
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import median
 from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted_weights
-from fedcrf.crf.window import Averages
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, model_layers, num_numbers
@@ -333,9 +332,13 @@ class RobustCRF(Settings):
         looked_at = statistics
         if np.any(lengths > 1.0):  # lengths and angles are those of the averages
             looked_at = replace(statistics, gram=averages.updates @ averages.updates.T)
-        measured = self._compared(averages)
-        response = measured[ResponseEvidence.cause]
-        counted, sizes = self._counted(claimed, looked_at.norms, response)
+        measured = {
+            part.cause: compared
+            for part in self.field.linear_parts
+            if isinstance(part, MeasuredEvidence)
+            and (compared := part.compare(averages)) is not None
+        }
+        counted, sizes = self._counted(claimed, looked_at.norms, averages.response)
         found = self.field.infer(
             Observation(
                 looked_at,
@@ -357,9 +360,9 @@ class RobustCRF(Settings):
         )
         longest = self.clip * median(statistics.norms[finite]) * np.sqrt(lengths)
         clip = clip_factors(statistics.norms, finite, longest)
-        parts = np.full_like(claimed, np.nan)  # how much of each claim counts
-        np.divide(counted, claimed, out=parts, where=claimed > 0)
-        parts /= np.fmax.reduce(parts, initial=0.0) or 1.0
+        believed = np.full_like(claimed, np.nan)  # how much of each claim counts
+        np.divide(counted, claimed, out=believed, where=claimed > 0)
+        believed /= np.fmax.reduce(believed, initial=0.0) or 1.0
 
         # Remember.
         learnt = found.marginals
@@ -392,7 +395,7 @@ class RobustCRF(Settings):
                 "clip": clip,
                 "copies": np.where(finite, copies, np.nan),
                 "window": np.where(finite, lengths, np.nan),
-                **({"counted": parts} if (parts < 1.0).any() else {}),
+                **({"counted": believed} if (believed < 1.0).any() else {}),
                 **(reported.causes if reported is not None and evidence else {}),
             },
             clip=clip,
@@ -403,20 +406,6 @@ class RobustCRF(Settings):
             trusted_share=share,
             kept_reason=kept_reason,
         )
-
-    def _compared(self, averages: Averages) -> dict[str, Vector]:
-        """Return by cause what the field's parts measure between rounds."""
-        measured = {}
-        for part in self.field.linear_parts:
-            compared = part.compare(averages) if isinstance(part, MeasuredEvidence) else None
-            if compared is not None:
-                measured[part.cause] = compared
-        response = averages.response
-        somebody_responds = median(response[np.isfinite(response)]) < 0.0
-        # As long as nobody does, a longer window will show who does.
-        unknown = np.full_like(response, np.nan)
-        measured[ResponseEvidence.cause] = response if somebody_responds else unknown
-        return measured
 
     def _counted(
         self, claimed: Vector, norms: Vector, response: Vector
@@ -433,7 +422,8 @@ class RobustCRF(Settings):
         typical = median(claimed[held])
         if self.counts == "attested":
             return claimed, claimed / typical
-        responds = response < self._response_share * median(response[np.isfinite(response)])
+        middle = median(response[np.isfinite(response)])
+        responds = (middle < 0.0) & (response < self._response_share * middle)
         excess = np.zeros(len(claimed))
         excess[held] = length_excess(norms[held], claimed[held], NORM_EXPONENT) / NORM_EXPONENT
 
