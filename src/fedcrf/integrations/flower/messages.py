@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message, Metadata, MetricRecord, RecordDict
@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.replies import average_metrics, capped, positive, state_of
 from fedcrf.rules import State
+
+T = TypeVar("T")
 
 SERIALISATION = "numpy.ndarray"
 """How Flower names an array in NumPy's own format."""
@@ -80,14 +82,11 @@ class FlowerReply:
             error = self.message.error
             lines = (error.reason or "").strip().splitlines()
             raise FedcrfError(f"failed, code {error.code}: {lines[-1] if lines else 'unknown'}")
-        return only_metrics(self.content)
+        return only_one(self.content.metric_records, "metric")
 
     def model(self) -> State:
         """Return the tensors of its only array record."""
-        records = list(self.content.array_records.values())
-        if len(records) != 1:
-            raise FedcrfError(f"sent {len(records)} array records instead of one")
-        return as_state(records[0])
+        return as_state(only_one(self.content.array_records, "array"))
 
 
 def flower_replies(messages: Iterable[Message], sent: Iterable[Metadata]) -> Iterator[FlowerReply]:
@@ -109,14 +108,13 @@ def average_by_counts(contents: list[RecordDict], weighted_by: str) -> MetricRec
 
     A count is only the client's claim, so it is capped at three medians.
     """
-    records = [only_metrics(content) for content in contents]
+    records = [only_one(content.metric_records, "metric") for content in contents]
     counts = [positive(record, weighted_by) for record in records]
     return MetricRecord(average_metrics(records, capped(counts), without=[weighted_by]))
 
 
-def only_metrics(content: RecordDict) -> MetricRecord:
-    """Return the only metric record; a `FedcrfError` where there are none or several."""
-    records = list(content.metric_records.values())
+def only_one(records: Mapping[str, T], kind: str) -> T:
+    """Return the only record of a kind; a `FedcrfError` where there are none or several."""
     if len(records) != 1:
-        raise FedcrfError(f"sent {len(records)} metric records instead of one")
-    return records[0]
+        raise FedcrfError(f"sent {len(records)} {kind} records instead of one")
+    return next(iter(records.values()))
