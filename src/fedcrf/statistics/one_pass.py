@@ -264,6 +264,7 @@ def excluding(
 def _about_mean(
     clients: Sequence[Layers], origin: Origin, threads: int | None
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
+    """Return who is finite, and the products about the mean, by compiled code where it can."""
     fast = compiled.about_mean(clients, origin, threads)
     squares, gram = fast or about_mean(clients, origin)
     return np.isfinite(squares), gram
