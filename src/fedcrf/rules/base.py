@@ -479,10 +479,6 @@ def misfit_of(state: State, model: State) -> str | None:
 class _LateExclusionError(Exception):
     """A statistic excludes a report after a rule has asked who is finite."""
 
-    def __init__(self, finite: NDArray[np.bool_]) -> None:
-        super().__init__(finite)
-        self.finite = finite
-
 
 class Round:
     """A round as a rule sees it: its reports, and what is computed of them on first use.
@@ -542,7 +538,7 @@ class Round:
         before = finite if self._finite is None else self._finite
         self._finite = before & finite
         if self._asked and (before & ~finite).any():
-            raise _LateExclusionError(self._finite)
+            raise _LateExclusionError
 
     @cached_property
     def geometry(self) -> UpdateGeometry:
@@ -741,12 +737,12 @@ class Deciding(Rule):
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         """Return the next global model, with weights and reasons; see `Rule.aggregate`."""
-        finite = None
+        given = Round(memory, model, reports)
         while True:  # ends, since each time fewer reports are left
             try:
-                return self.decide(Round(memory, model, reports, finite))
-            except _LateExclusionError as late:
-                finite = late.finite
+                return self.decide(given)
+            except _LateExclusionError:
+                given = Round(memory, model, reports, given.finite)
 
     @abstractmethod
     def decide(self, given: Round) -> AggregationResult:
