@@ -301,14 +301,9 @@ class Mimic(Attack):
 def _learnt(scene: Scene) -> Memory:
     """Return direction, mean and sums after one more round."""
     memory = scene.memory
-    total: Vector | float  # of the means of the rounds before
-    if memory:
-        rounds, start = int(memory["rounds"]), memory["direction"]
-        total = rounds * memory["mean"]
-    else:
-        rounds, start = 0, scene.draw.standard_normal(len(scene.honest_mean))
-        total = 0.0
-    mean = (total + scene.honest_mean) / (rounds + 1)
+    rounds = int(memory.get("rounds", 0))
+    start = memory["direction"] if memory else scene.draw.standard_normal(len(scene.honest_mean))
+    mean = (rounds * memory.get("mean", 0.0) + scene.honest_mean) / (rounds + 1)
     centred = scene.honest_updates - mean
     direction = unit((rounds * start + unit((centred @ start) @ centred)) / (rounds + 1))
     scores = by_client(memory, "scores")

@@ -23,7 +23,6 @@ from fedcrf.data import (
     ClientSplit,
     ImageDataset,
     LabelledImages,
-    Normalisation,
     PartitionSettings,
     partition,
     split_client,
@@ -235,36 +234,29 @@ def build_federation(
     train, held_out = dataset.train, dataset.held_out
     whole = np.concatenate([split.train for split in splits])
     scale = train.normalisation(whole)
-    union = _examples(train, whole, scale, device)  # one piece, to be shared
+    mean, std = (
+        torch.from_numpy(values).to(device, torch.float32)[:, None, None]
+        for values in (scale.mean, scale.std)
+    )
+
+    def normalised(source: LabelledImages, indices: NDArray[np.int64]) -> Examples:
+        images = torch.from_numpy(source.images[indices]).to(device, torch.float32)
+        labels = torch.from_numpy(source.labels[indices]).to(device)
+        return Examples(images.sub_(mean).div_(std), labels)
+
+    union = normalised(train, whole)  # one piece, to be shared
     sizes = [len(split.train) for split in splits]
     parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
 
     def pooled(of_clients: Iterable[NDArray[np.int64]]) -> PooledExamples:
-        return PooledExamples.of([_examples(train, each, scale, device) for each in of_clients])
+        return PooledExamples.of([normalised(train, each) for each in of_clients])
 
     return Federation(
         clients=tuple(Examples(*part) for part in parts),
         validation=pooled(split.validation for split in splits),
         test=pooled(split.test for split in splits),
-        held_out=None
-        if held_out is None
-        else _examples(held_out, np.arange(len(held_out)), scale, device),
+        held_out=None if held_out is None else normalised(held_out, np.arange(len(held_out))),
         image_shape=dataset.image_shape,
         num_classes=dataset.num_classes,
         names=dataset.sites,
     )
-
-
-def _examples(
-    source: LabelledImages,
-    indices: NDArray[np.int64],
-    scale: Normalisation,
-    device: torch.device | None,
-) -> Examples:
-    images = torch.from_numpy(source.images[indices]).to(device, torch.float32)
-    mean, std = (
-        torch.from_numpy(values).to(device, torch.float32)[:, None, None]
-        for values in (scale.mean, scale.std)
-    )
-    labels = torch.from_numpy(source.labels[indices]).to(device)
-    return Examples(images.sub_(mean).div_(std), labels)
