@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedcrf.checks import NotNegative
 from fedcrf.rules.base import (
@@ -48,22 +47,19 @@ class FedDisco(Deciding):
         used = shares > 0
         weights = shares.copy()
         reported = reported_evidence(given.reports, self.wanted_evidence).get(LABEL_DIVERGENCE)
-        if reported is not None and _given(reported[used]).any():
-            relative = _relative(reported[used])
+        relative = None if reported is None else _relative(reported[used])
+        if relative is not None:
             wanted = np.maximum(0.0, shares[used] - self.discrepancy * relative + self.offset)
             if wanted.any():
                 weights[used] = wanted / wanted.sum()
         return given.weighted(weights)
 
 
-def _given(reported: Vector) -> NDArray[np.bool_]:
-    """Return (m,) bool: whose number can be a divergence."""
-    return np.isfinite(reported) & (reported >= 0)
-
-
-def _relative(reported: Vector) -> Vector:
-    """Return (m,) divergences over their sum, of which one at least is given."""
-    given = _given(reported)
+def _relative(reported: Vector) -> Vector | None:
+    """Return (m,) divergences over their sum; None if no number can be one."""
+    given = np.isfinite(reported) & (reported >= 0)
+    if not given.any():
+        return None
     most = reported[given].max()
     if most == 0:
         return np.zeros(len(reported))
