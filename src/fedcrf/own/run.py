@@ -241,9 +241,9 @@ def run(given: SimpleNamespace) -> SimulationResult:
     training = _training(given)
     from_files = isinstance(given.sites, str | Path)
     held = read_sites(read_site_files(Path(given.sites)).sites if from_files else given.sites)
-    servers = {
-        "validation": _servers(given.validation, held, "validation"),
-        "test": _servers(given.test, held, "test"),
+    servers = {name: _servers(getattr(given, name), held, name) for name in ("validation", "test")}
+    of_server = {
+        f"the server's {name}": each for name, each in servers.items() if isinstance(each, Examples)
     }
     plan = Factory.of(given.model)
     device = held.examples[0].labels.device
@@ -252,9 +252,9 @@ def run(given: SimpleNamespace) -> SimulationResult:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)  # what draws comes to the same numbers every time
         another = seeded_network(plan, given.seed, device)  # not every network can be copied
-        tried = Tried.of(another, held, servers, task, given.batch_size)
+        tried = Tried.of(another, held, of_server, task, given.batch_size)
     del another
-    if task.personal and any(isinstance(each, Examples) for each in servers.values()):
+    if task.personal and of_server:
         raise FedcrfError(
             "share= leaves tensors to the sites, which the server does not have: leave "
             "validation= and test= to the sites, or share all"

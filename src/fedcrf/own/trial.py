@@ -19,7 +19,7 @@ from fedcrf.errors import FedcrfError, failing, listed
 from fedcrf.models import made_by
 from fedcrf.objectives import ACCURACY, Metric, Outputs, Task
 from fedcrf.own.sites import Sites, kind_of
-from fedcrf.simulation.engine import cloned
+from fedcrf.simulation.engine import cloned, frozen_names
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import can_be_fused, trained
 
@@ -159,11 +159,7 @@ def _sent_and_kept(
     """Return the names of the trained tensors that sites send, and of those that they keep."""
     if not trained(network):
         raise FedcrfError("the model has no parameter to train: give one with requires_grad")
-    frozen = {
-        name
-        for name, each in network.named_parameters(remove_duplicate=False)
-        if not each.requires_grad
-    }
+    frozen = frozen_names(network)
     tensors = {name: each for name, each in tensors_of(network).items() if name not in frozen}
     shared = frozenset(tensors) if share is None else chosen(tensors, share, "share")
     for names in _names_of_one(network):
@@ -210,20 +206,19 @@ class Tried:
         cls,
         network: nn.Module,
         sites: Sites,
-        held_by_server: Mapping[str, Examples | float],
+        of_server: Mapping[str, Examples],
         task: Task,
         batch_size: int,
     ) -> Tried:
         """Try everything on few examples, some of each site; the network is trained on them.
 
-        ``held_by_server`` has by ``validation`` and ``test`` what the server holds for it, if it
-        does.
+        ``of_server`` is what the server holds, by what errors call it.
         """
         count = min(batch_size, 32)
         of_a_site = -(-count // len(sites.examples))
         few = Examples.joined([held[:of_a_site] for held in sites.examples])[:count]
         outputs = _outputs(network.eval(), few)
-        num_classes = _num_classes(outputs, few, sites, held_by_server, task)
+        num_classes = _num_classes(outputs, few, sites, of_server, task)
         loss = _loss(outputs, few.labels, task)
         floats = [each for each in tree_leaves(outputs) if isinstance(each, Tensor)]
         numbers = {"outputs": sum(float(each.detach().double().abs().sum()) for each in floats)}
@@ -308,23 +303,19 @@ def _num_classes(
     outputs: Outputs,
     few: Examples,
     sites: Sites,
-    held_by_server: Mapping[str, Examples | float],
+    of_server: Mapping[str, Examples],
     task: Task,
 ) -> int:
     """Return how many labels there are; 0 where targets are none."""
     if not sites.have_labels:
         return 0
-    held = {
-        f"the server's {what}": each
-        for what, each in held_by_server.items()
-        if isinstance(each, Examples)
-    }
-    largest = {called: int(each.labels.max()) for called, each in {**sites.called, **held}.items()}
+    held = {**sites.called, **of_server}
+    largest = {called: int(each.labels.max()) for called, each in held.items()}
     where = max(largest, key=largest.__getitem__)
     count = largest[where] + 1
     if task.loss not in (None, functional.cross_entropy):
         return count
-    for called, each in held.items():
+    for called, each in of_server.items():
         if (least := int(each.labels.min())) < 0:
             raise _below_zero(called, least)
     if not isinstance(outputs, Tensor) or outputs.dim() != 2 or len(outputs) != len(few):

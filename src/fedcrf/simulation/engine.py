@@ -214,8 +214,6 @@ class RoundMemory:
     def state(self, slot: int) -> State:
         """Return the model of one client of the round; nothing is copied."""
         others = {name: rows[slot].numpy() for name, rows in self.others.items()}
-        if not self.layout.places:
-            return others
         return FlatState(self.layout, self.clients[slot].numpy(), others)
 
     def kept(self, arrays: State) -> State:
@@ -356,17 +354,19 @@ def _buffers_of(layer: nn.Module) -> dict[str, Tensor | None]:
     return dict(layer._buffers.items())
 
 
+def frozen_names(network: nn.Module) -> set[str]:
+    """Return the names of the parameters that training leaves as they are."""
+    parameters = network.named_parameters(remove_duplicate=False)
+    return {name for name, each in parameters if not each.requires_grad}
+
+
 def initial_tensors(network: nn.Module, task: Task) -> dict[str, Tensor]:
     """Return copies of a network's tensors that clients neither send nor keep, but for frozen ones.
 
     Training changes them, and each client begins with their initial values.
     """
-    frozen = {
-        name
-        for name, each in network.named_parameters(remove_duplicate=False)
-        if not each.requires_grad
-    }
-    named = {*task.shared_tensors(network), *task.personal_tensors(network)} | frozen
+    named = {*task.shared_tensors(network), *task.personal_tensors(network)}
+    named |= frozen_names(network)
     return {
         name: each.clone()
         for name, each in network.state_dict().items()
@@ -449,12 +449,9 @@ class Engine:
         self.memory.publish(model)
         tasks: list[tuple[str, str, int, int]] = []
         for name, examples in self._simulation.evaluated().items():
-            count = len(examples)
-            width = self._evaluated_at_once(count)
-            tasks += [
-                ("score", name, start, min(start + width, count))
-                for start in range(0, count, width)
-            ]
+            width = self._evaluated_at_once(len(examples))
+            starts = range(0, len(examples), width)
+            tasks += [("score", name, start, start + width) for start in starts]
         self._carry_out(tasks)
         return self.memory.scores
 
