@@ -7,7 +7,7 @@ import math
 import numbers
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -200,13 +200,6 @@ def is_number(value: object) -> bool:
         return False
 
 
-def check_choice(name: str, value: object, choices: Sequence[str], *, optional: bool) -> None:
-    """Raise a `FedcrfError` unless ``value`` is one of the choices; ``optional`` names None too."""
-    if value not in choices:
-        none = " or None" if optional else ""
-        raise FedcrfError(f"{name} {value!r}: choose from {', '.join(choices)}{none}")
-
-
 def check_truth(name: str, value: object) -> None:
     """Raise a `FedcrfError` unless ``value`` is a truth value: words, "no" too, would be true."""
     if type(value).__name__ != "bool":  # NumPy's has the same name
@@ -287,7 +280,13 @@ check_part = _number_if(lambda value: 0 < value <= 1, " above 0 and up to 1")
 
 def one_of(choices: Iterable[str], *, optional: bool = False) -> Checked:
     """Return the mark of a setting with these choices, and None where it is ``optional``."""
-    return Checked(partial(check_choice, choices=tuple(choices), optional=optional))
+    known, none = tuple(choices), " or None" if optional else ""
+
+    def check(name: str, value: object) -> None:
+        if value not in known:
+            raise FedcrfError(f"{name} {value!r}: choose from {', '.join(known)}{none}")
+
+    return Checked(check)
 
 
 def whole(least: int, most: float = math.inf) -> Checked:
