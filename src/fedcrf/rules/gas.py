@@ -52,19 +52,12 @@ class GAS(Deciding):
         n = len(given.used)
         chosen = np.ones(n, np.bool_)
         if self.num_byzantine and n > 1:
-            scores = self._scores(given.finite_layers, draw)
+            scores = np.zeros(n)  # over the groups the distances to the base rule's vector
+            for groups in dealt(given.finite_layers, self.groups, draw):
+                groups -= BASES[self.base](groups, self.num_byzantine)
+                scores += np.sqrt(np.einsum("mgc,mgc->mg", groups, groups)).sum(axis=1)
             chosen[np.argsort(scores, kind="stable")[max(1, n - self.num_byzantine) :]] = False
         return given.weighted(given.equal_weights(chosen), memory=kept)
-
-    def _scores(self, models: Sequence[Layers], draw: np.random.Generator) -> NDArray[np.float64]:
-        """Return (m,) sums over the groups of the distances to the base rule's vector."""
-        scores = np.zeros(len(models))
-        base, f = BASES[self.base], self.num_byzantine or 0
-        for groups in dealt(models, self.groups, draw):
-            robust = base(groups, f)
-            groups -= robust
-            scores += np.sqrt(np.einsum("mgc,mgc->mg", groups, groups)).sum(axis=1)
-        return scores
 
 
 def dealt(models: Sequence[Layers], num_groups: int, draw: np.random.Generator) -> Iterator[Groups]:

@@ -318,7 +318,6 @@ class NetworkTraining:
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer
 
     def _take(self, examples: Examples, batch: Tensor) -> None:
-        """Take a step on the examples of a batch."""
         images, labels = (
             each.index_select(0, batch) for each in (examples.images, examples.labels)
         )
@@ -633,11 +632,10 @@ Trainer = Callable[[Examples, Objective, Iterable[Pass], list[Tensor] | None, in
 
 def trainer(network: nn.Module, settings: LocalTraining, task: Task = CLASSIFICATION) -> Trainer:
     """Return a function that trains ``network`` in place, client after client."""
-    if task.loss is not None or task.optimizer is not None:
-        return NetworkTraining(network, settings, task)
-    layers = linear_layers(network)
-    if layers is not None and settings.precision == "float32":
-        return MLPTraining(layers, settings)
-    if is_on_gpu(network) and repeats(network):
-        return GraphTraining(network, settings, task)
+    if task.loss is None and task.optimizer is None:
+        layers = linear_layers(network)
+        if layers is not None and settings.precision == "float32":
+            return MLPTraining(layers, settings)
+        if is_on_gpu(network) and repeats(network):
+            return GraphTraining(network, settings, task)
     return NetworkTraining(network, settings, task)

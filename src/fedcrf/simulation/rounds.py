@@ -348,11 +348,8 @@ class Simulation(Settings):
 
     def participants(self, number: int) -> list[int]:
         """Return the clients that train in a round, in order; they are drawn anew each round."""
-        eligible = self.federation.eligible
-        if self.most_participants == len(eligible):
-            return eligible
         draw = generator(self.seed, Stream.PARTICIPATION, number)
-        drawn = draw.choice(eligible, self.most_participants, replace=False)
+        drawn = draw.choice(self.federation.eligible, self.most_participants, replace=False)
         return sorted(drawn.tolist())
 
     @property
