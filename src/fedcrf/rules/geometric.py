@@ -38,9 +38,10 @@ class GeometricMedian(Deciding):
     def decide(self, given: Round) -> AggregationResult:
         """Return the geometric median of the clients' models."""
         gram = given.among_used(given.geometry.gram)
-        shares = np.full(len(gram), 1.0 / max(1, len(gram)))
-        weights = shares
-        typical = float(np.mean(np.diagonal(gram))) if len(gram) else 0.0
+        if not len(gram):
+            return given.nobody()
+        weights = shares = np.full(len(gram), 1.0 / len(gram))
+        typical = float(np.mean(np.diagonal(gram)))
         for _ in range(self.iterations if typical > 0 else 0):
             distances = _distances(gram, weights)
             met = distances <= EPSILON * np.sqrt(typical)
@@ -75,7 +76,7 @@ class RFA(Deciding):
         counted = shares > 0
         gram, shares = gram[np.ix_(counted, counted)], shares[counted]
         weights = shares
-        for _ in range(self.iterations if len(shares) else 0):
+        for _ in range(self.iterations):
             pull = shares / np.maximum(self.smoothing, _distances(gram, weights))
             weights = pull / pull.sum()
         return given.weighted(scatter(weights, counted, 0.0))
