@@ -260,10 +260,10 @@ class Worker:
             momentum_of(row, trained(self._network)) for row in memory.personal.get(MOMENTUM, ())
         ]
 
-    def train(self, clients: Sequence[tuple[int, int]], number: int) -> list[Trained]:
+    def train(self, clients: Sequence[tuple[int, int]], number: int) -> dict[int, Trained]:
         """Train clients, by slot of the memory and number, from the published model."""
         simulation = self._simulation
-        answers: list[Trained] = []
+        by_slot: dict[int, Trained] = {}
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
             for slot, client in clients:
                 self._load(client)
@@ -277,8 +277,8 @@ class Worker:
                 torch._foreach_copy_(list(places), self._tensors())
                 for name, tensor in simulation.task.personal_tensors(self._network).items():
                     self.memory.personal[name][client] = tensor
-                answers.append((loss, self._evidence(examples)))
-        return answers
+                by_slot[slot] = loss, self._evidence(examples)
+        return by_slot
 
     def score(self, name: str, start: int, stop: int) -> None:
         """Score the published model on some of the examples of a set, into the memory."""
@@ -420,12 +420,8 @@ class Engine:
         clients = self._simulation.participants(number)
         sizes = [len(self._simulation.federation.clients[client]) for client in clients]
         shares = shared_out(sizes, self.processes) if self.processes else [[*range(len(clients))]]
-        found = self._carry_out(
-            [("train", [(slot, clients[slot]) for slot in share], number) for share in shares]
-        )
-        by_slot: dict[int, Trained] = {}
-        for share, each in zip(shares, found, strict=True):
-            by_slot.update(zip(share, each, strict=True))
+        tasks = [("train", [(slot, clients[slot]) for slot in share], number) for share in shares]
+        by_slot = {slot: each for found in self._carry_out(tasks) for slot, each in found.items()}
         reports = [
             ClientReport(
                 client=client,
