@@ -273,9 +273,7 @@ def _number_if(possible: Callable[[float], bool], bounds: str) -> Check:
     return check
 
 
-check_positive = _number_if(lambda value: value > 0, " above 0")
 checked_share = _number_if(lambda value: 0 <= value < 1, " in [0, 1)")
-check_part = _number_if(lambda value: 0 < value <= 1, " above 0 and up to 1")
 
 
 def one_of(choices: Iterable[str], *, optional: bool = False) -> Checked:
@@ -304,11 +302,11 @@ Truth = Annotated[bool, Checked(check_truth)]
 Natural = Annotated[int, whole(0)]
 Count = Annotated[int, whole(1)]
 Finite = Annotated[float, number()]
-Positive = Annotated[float, Checked(check_positive)]
+Positive = Annotated[float, Checked(_number_if(lambda value: value > 0, " above 0"))]
 NotNegative = Annotated[float, number(0.0)]
 Share = Annotated[float, Checked(checked_share)]
 """In [0, 1)."""
-Part = Annotated[float, Checked(check_part)]
+Part = Annotated[float, Checked(_number_if(lambda value: 0 < value <= 1, " above 0 and up to 1"))]
 """In (0, 1]."""
 Fraction = Annotated[float, number(0.0, 1.0)]
 """In [0, 1]."""
