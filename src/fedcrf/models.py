@@ -141,11 +141,9 @@ class MLP(Settings):
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""
-        widths = [math.prod(image_shape), *self.hidden]
-        layers: list[nn.Module] = [nn.Flatten()]
-        for inputs, outputs in itertools.pairwise(widths):
-            layers += [nn.Linear(inputs, outputs), nn.ReLU()]
-        return nn.Sequential(*layers, nn.Linear(widths[-1], num_classes))
+        return nn.Sequential(
+            nn.Flatten(), *_perceptron(math.prod(image_shape), self.hidden, num_classes)
+        )
 
 
 @dataclass(frozen=True)
@@ -237,21 +235,23 @@ def _network(
 ) -> nn.Sequential:
     """Return convolutions, each pooled 2x2, then linear layers, all with ReLU."""
     layers: list[nn.Module] = []
-    inputs = image_shape[0]
-    for outputs in channels:
+    for inputs, outputs in itertools.pairwise([image_shape[0], *channels]):
         layers.append(nn.Conv2d(inputs, outputs, kernel, padding=padding))
         if batch_norm:
             layers.append(nn.BatchNorm2d(outputs))
         layers += [nn.ReLU(), nn.MaxPool2d(2)]
-        inputs = outputs
     layers.append(nn.Flatten())
     with torch.no_grad():
         blank = nn.Sequential(*layers).eval()(torch.zeros(1, *image_shape))
-    inputs = blank.shape[1]
+    return nn.Sequential(*layers, *_perceptron(blank.shape[1], hidden, num_classes)).train()
+
+
+def _perceptron(inputs: int, hidden: Sequence[int], num_classes: int) -> list[nn.Module]:
+    layers: list[nn.Module] = []
     for units in hidden:
         layers += [nn.Linear(inputs, units), nn.ReLU()]
         inputs = units
-    return nn.Sequential(*layers, nn.Linear(inputs, num_classes)).train()
+    return [*layers, nn.Linear(inputs, num_classes)]
 
 
 @dataclass(frozen=True)
@@ -320,20 +320,14 @@ def _residual_network(
 
     A stage has twice the channels of the one before, on half of its pixels a side.
     """
-    layers: list[nn.Module] = []
-    before = width
-    for stage, count in enumerate(blocks):
-        outputs = width * 2**stage
-        for block in range(count):
-            stride = 2 if stage and not block else 1
-            layers.append(_BasicBlock(before, outputs, stride))
-            before = outputs
+    widths = [width, *(width * 2**stage for stage, each in enumerate(blocks) for _ in range(each))]
+    layers = [_BasicBlock(*each) for each in itertools.pairwise(widths)]
     return nn.Sequential(
         _convolution(inputs, width),  # initialised after the blocks, as in finished cells
         *layers,
         nn.AdaptiveAvgPool2d(1),
         nn.Flatten(),
-        nn.Linear(before, num_classes),
+        nn.Linear(widths[-1], num_classes),
     )
 
 
@@ -359,17 +353,18 @@ class _Residual(nn.Module):
 
 
 class _BasicBlock(nn.Module):
-    """Two 3x3 convolutions and a shortcut, projected where the shape changes."""
+    """Two 3x3 convolutions and a shortcut; other channels are on half of the pixels a side."""
 
-    def __init__(self, inputs: int, outputs: int, stride: int) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
+        stride = 1 if inputs == outputs else 2
         self.body = nn.Sequential(
             _convolution(inputs, outputs, stride),
             nn.Conv2d(outputs, outputs, 3, padding=1, bias=False),
             nn.BatchNorm2d(outputs),
         )
         self.shortcut: nn.Module = nn.Identity()
-        if stride != 1 or inputs != outputs:
+        if inputs != outputs:
             self.shortcut = nn.Sequential(
                 nn.Conv2d(inputs, outputs, 1, stride=stride, bias=False), nn.BatchNorm2d(outputs)
             )
