@@ -364,13 +364,12 @@ class Simulation(Settings):
         Clients keep them (FLTrust's root data: Cao et al., NDSS 2021, section VI).
         """
         parts = self.federation.clients
-        sizes = [len(part) for part in parts]
-        ends = np.cumsum(sizes)
+        ends = np.cumsum([len(part) for part in parts])
         draw = generator(self.seed, Stream.SERVER)
-        drawn = np.sort(draw.choice(ends[-1], self.rule.server_examples, replace=False))
-        by_client = np.split(drawn, np.searchsorted(drawn, ends[:-1]))
-        chosen = zip(parts, by_client, ends - sizes, strict=True)
-        return Examples.joined([part[places - start] for part, places, start in chosen])
+        drawn = np.zeros(ends[-1], np.bool_)
+        drawn[draw.choice(ends[-1], self.rule.server_examples, replace=False)] = True
+        chosen = zip(parts, np.split(drawn, ends[:-1]), strict=True)
+        return Examples.joined([part[those] for part, those in chosen])
 
     def examples(self, client: int, number: int) -> Examples:
         """Return what a client trains on in a round, or the server."""
