@@ -10,15 +10,7 @@ from typing import Annotated, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.attacks.base import (
-    Attack,
-    Forgery,
-    Scene,
-    Vector,
-    by_client,
-    kept_by_client,
-    unit,
-)
+from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, by_client, kept_by_client, unit
 from fedcrf.checks import Finite, Fraction, NotNegative, number, whole
 from fedcrf.rules import Memory
 

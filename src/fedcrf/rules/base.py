@@ -38,13 +38,7 @@ from fedcrf.statistics import (
     projections,
     weighted_average,
 )
-from fedcrf.statistics.inputs import (
-    MANY_NUMBERS,
-    Layers,
-    finite_clients,
-    is_real,
-    is_torch_tensor,
-)
+from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, finite_clients, is_real, is_torch_tensor
 from fedcrf.statistics.one_pass import scatter
 
 Memory = Mapping[str, NDArray[Any]]
