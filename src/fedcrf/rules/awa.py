@@ -52,13 +52,6 @@ class FedAWA(Deciding):
             return given.nobody(given.memory)
         logits = np.where(np.isnan(before), given.shares[given.used], before)
         dissimilarity = _dissimilarity(given.finite_layers, given.layers[1])
-        weights, logits = self._adapted(logits, dissimilarity, gram)
-        return given.weighted(given.spread(weights), memory=given.remembered(logits=logits))
-
-    def _adapted(
-        self, logits: Vector, dissimilarity: Vector, gram: Matrix
-    ) -> tuple[Vector, Vector]:
-        """Return the weights of before the last step, and T after it."""
         first, second = np.zeros_like(logits), np.zeros_like(logits)
         for step in range(1, self.iterations + 1):
             weights = softmax(logits)
@@ -68,7 +61,8 @@ class FedAWA(Deciding):
             mean = first / (1.0 - self.beta1**step)
             scale = np.sqrt(second / (1.0 - self.beta2**step)) + EPSILON
             logits = logits - self.learning_rate * mean / scale
-        return weights, logits
+        # The weights are those of before the last step.
+        return given.weighted(given.spread(weights), memory=given.remembered(logits=logits))
 
 
 def softmax(logits: Vector) -> Vector:

@@ -38,17 +38,11 @@ class BRA(Deciding):
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the models by their honesty."""
-        honesty = self._honesty(given)
-        total = honesty.sum()
-        return given.weighted(given.spread(honesty / total if total > 0 else honesty))
-
-    def _honesty(self, given: Round) -> Vector:
-        """Return (n,) probabilities of honesty of the finite clients."""
         geometry = given.products
         gram, inner = given.among_used(geometry.gram), geometry.origin_inner[given.used]
-        honesty = np.ones(len(gram))
         if not len(gram):
-            return honesty
+            return given.nobody()
+        honesty = np.ones(len(gram))
         about = gram - gram[0] - gram[:, :1] + gram[0, 0]  # equal updates are 0 to the bit
         shares = honesty / len(gram)
         squared, variance = _spread(about, shares)
@@ -66,7 +60,7 @@ class BRA(Deciding):
             moved = max(0.0, float(step @ about @ step))
             if math.sqrt(moved) <= self.tolerance * math.sqrt(max(0.0, float(length))):
                 break
-        return honesty
+        return given.weighted(given.spread(honesty / honesty.sum()))
 
     def _updated(self, losses: Vector, before: Vector) -> Vector:
         """Return the probabilities that agree with their own mean; those before if all vanish."""
