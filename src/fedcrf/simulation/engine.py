@@ -365,8 +365,7 @@ def initial_tensors(network: nn.Module, task: Task) -> dict[str, Tensor]:
 
     Training changes them, and each client begins with their initial values.
     """
-    named = {*task.shared_tensors(network), *task.personal_tensors(network)}
-    named |= frozen_names(network)
+    named = {*task.shared_tensors(network), *task.personal_tensors(network), *frozen_names(network)}
     return {
         name: each.clone()
         for name, each in network.state_dict().items()
