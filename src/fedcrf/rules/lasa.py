@@ -79,14 +79,14 @@ class LASA(Deciding):
         """Write a tensor of the global model, moved by the clients that are kept in it."""
         layers, origin = [[tensor.reshape(-1)] for tensor in after], [before.reshape(-1)]
 
-        def sparse() -> Iterator[Matrix]:
-            for _, block in blocks(layers, origin):
+        def sparse() -> Iterator[tuple[slice, Matrix]]:
+            for where, block in blocks(layers, origin):
                 if _is_sparse(before):
                     block[np.abs(block) <= thresholds[:, None]] = 0.0
-                yield block
+                yield where, block
 
         squares, up, down = np.zeros((3, len(after)))
-        for block in sparse():
+        for _, block in sparse():
             squares += np.einsum("ij,ij->i", block, block)
             up += np.count_nonzero(block > 0, axis=1)
             down += np.count_nonzero(block < 0, axis=1)
@@ -96,11 +96,9 @@ class LASA(Deciding):
         kept = usual(clip * np.sqrt(squares), self.norm_bound) & usual(balances, self.sign_bound)
         if not kept.any():
             kept[:] = True
-        steps, start, flat = clip * kept / kept.sum(), 0, into.reshape(-1)
-        for block in sparse():
-            stop = start + block.shape[1]
-            flat[start:stop] = origin[0][start:stop].astype(np.float64) + steps @ block
-            start = stop
+        steps, flat = clip * kept / kept.sum(), into.reshape(-1)
+        for where, block in sparse():
+            flat[where] = origin[0][where].astype(np.float64) + steps @ block
 
 
 def usual(values: Vector, bound: float) -> NDArray[np.bool_]:
