@@ -96,10 +96,8 @@ def read_examples(held: object, called: str) -> Examples:
             f"{called} holds a {type(held).__name__}: give a pair of inputs and targets, or a data "
             "set of torch"
         )
-    inputs, targets = (
-        _tensor(each, f"{what} of {called}")
-        for each, what in zip(pair, ("inputs", "targets"), strict=True)
-    )
+    inputs = _tensor(pair[0], f"inputs of {called}")
+    targets = _tensor(pair[1], f"targets of {called}")
     check_pair(inputs, targets, called)
     return Examples(inputs, targets)
 

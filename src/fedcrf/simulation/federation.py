@@ -162,10 +162,8 @@ class Federation:
         """
         pool = Examples.joined(self.clients)
         size = max(1, round(len(pool) / len(self.clients)))
-        samples = []
-        for number in range(attackers):
-            draw = generator(seed, Stream.ATTACKERS, number + 1)
-            samples.append(pool[draw.choice(len(pool), size, replace=False)])
+        draws = (generator(seed, Stream.ATTACKERS, number + 1) for number in range(attackers))
+        samples = [pool[draw.choice(len(pool), size, replace=False)] for draw in draws]
         clients = (*self.clients, *samples)
         numbers = range(len(self.clients), len(clients))
         return replace(self, clients=clients, names=self.names and (*self.names, *numbers))

@@ -318,9 +318,8 @@ class NetworkTraining:
                 self._optimizer.state[parameter]["momentum_buffer"] = buffer
 
     def _take(self, examples: Examples, batch: Tensor) -> None:
-        images, labels = (
-            each.index_select(0, batch) for each in (examples.images, examples.labels)
-        )
+        images = examples.images.index_select(0, batch)
+        labels = examples.labels.index_select(0, batch)
         self._total += self._step(images, labels) * len(batch)
 
     def _step(self, images: Tensor, labels: Tensor) -> Tensor:
