@@ -25,7 +25,6 @@ from fedcrf.rules import (
     State,
 )
 from fedcrf.rules.base import Round as Given
-from fedcrf.rules.base import models_of
 from fedcrf.rules.dnc import drawn_columns
 from fedcrf.rules.foolsgold import foolsgold_weights
 from fedcrf.rules.signguard import largest_cluster
@@ -52,7 +51,7 @@ def weights(rule: Rule, rows: Sequence[Sequence[float]]) -> np.ndarray:
 @pytest.mark.parametrize(("values", "common"), [({}, 1.0), ({2: np.nan}, 1.0), ({}, 1e4)])
 def test_products_are_those_of_the_vectors(values: dict[int, float], common: float) -> None:
     before, reports = round_ = spoilt(sample(6, common=common), values)
-    geometry = model_geometry(*models_of(before, reports))
+    geometry = model_geometry(*Given({}, before, reports).layers)
     kept = [i for i in range(6) if i not in values]
     rows = np.stack([slow.vector(reports[i].state) for i in kept])
     origin = slow.vector(before)

@@ -318,11 +318,6 @@ def finite_reports(model: State, reports: Sequence[ClientReport]) -> NDArray[np.
     return Round({}, model, reports).finite
 
 
-def models_of(model: State, reports: Sequence[ClientReport]) -> tuple[list[Layers], Layers]:
-    """Return the layers of the clients' models and those of the global one; see `check_reports`."""
-    return Round({}, model, reports).layers
-
-
 def num_examples(reports: Sequence[ClientReport]) -> list[float]:
     """Return the counts n_i of the reports."""
     return [report.num_examples for report in reports]

@@ -15,7 +15,6 @@ from fedcrf.rules.base import (
     Memory,
     Round,
     average_states,
-    models_of,
     num_examples,
     reported_evidence,
 )
@@ -37,7 +36,8 @@ class CRF(ClientCRF, Deciding):
         """Infer the weights from the updates w_i − w_t, then average."""
         # Neither the layers nor the (m, m) statistics are kept while the models are averaged.
         posterior = self.infer_from_statistics(
-            self.statistics(*models_of(given.model, given.reports)), num_examples(given.reports)
+            self.statistics(*Round({}, given.model, given.reports).layers),
+            num_examples(given.reports),
         )
         if len(given.reports) > LARGEST_AFFINITY and isinstance(posterior.affinity, np.ndarray):
             posterior = replace(posterior, affinity=None)
