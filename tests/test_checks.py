@@ -28,10 +28,11 @@ from fedcrf.checks import (
 )
 from fedcrf.errors import KeywordError
 from fedcrf.experiments.settings import build, without_gone
-from fedcrf.models import CNN, MLP, MODELS
+from fedcrf.models import CNN, MLP, MODELS, SmallCNN
 from fedcrf.objectives import OBJECTIVES, Proximal
 from fedcrf.rules import CRF, RULES, SERVER_OPTIMIZERS, byzfl_rule
 from fedcrf.simulation.local_training import LocalTraining
+from fedcrf.simulation.rounds import EarlyStopping
 
 
 @pytest.mark.parametrize(
@@ -82,6 +83,8 @@ def test_numbers_are_real_ones(name: str, bounds: str, value: object) -> None:
         (lambda: RobustCRF(clip=True), "clip True: give a number"),
         (lambda: ClientCRF(bandwidth=10**400), "bandwidth .*: give a number"),
         (lambda: MLP((2.5,)), "hidden 2.5: give a whole number, 1 or more"),  # type: ignore[arg-type]
+        (lambda: SmallCNN(batch_norm="no"), "batch_norm 'no': give"),  # type: ignore[arg-type]
+        (lambda: EarlyStopping(patience=0), "patience 0: give a whole number, 1 or more"),
         (lambda: CNN(channels=0), "channels 0: give a whole number, 1 or more"),
         (lambda: Proximal("0.1"), "mu '0.1': give a number"),  # type: ignore[arg-type]
         (lambda: LocalTraining(learning_rate="0.1"), "learning_rate '0.1': give"),  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Protocol
 
-from fedcrf.checks import Checked, Count, Settings, check_whole
+from fedcrf.checks import Checked, Count, Settings, Truth, check_whole
 from fedcrf.errors import FedcrfError, failing
 from fedcrf.extensions import check_settings, find
 from fedcrf.extras import naming_extras
@@ -207,7 +207,7 @@ class SmallCNN(Settings):
 
     channels: Widths = (32, 64, 128)
     hidden: Count = 128
-    batch_norm: bool = False
+    batch_norm: Truth = False
 
     def build(self, image_shape: ImageShape, num_classes: int) -> nn.Module:
         """Return the network; see `ModelPlan.build`."""

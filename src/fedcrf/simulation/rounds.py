@@ -17,7 +17,7 @@ import torch
 from torch import nn
 
 from fedcrf.attacks import Threat
-from fedcrf.checks import Count, Settings
+from fedcrf.checks import Count, Natural, NotNegative, Settings
 from fedcrf.errors import FedcrfError, failing
 from fedcrf.files import atomic_write
 from fedcrf.models import ModelPlan
@@ -70,8 +70,8 @@ class EarlyStopping(Settings):
         best_round: Its round, from 1; 0 before any finite loss.
     """
 
-    patience: int = 5
-    min_improvement: float = 1e-4
+    patience: Count = 5
+    min_improvement: NotNegative = 1e-4
     reference_loss: float = float("inf")
     rounds_without: int = 0
     best_loss: float = float("inf")
@@ -203,9 +203,9 @@ class Simulation(Settings):
     rule: Rule
     training: LocalTraining = field(default_factory=LocalTraining)
     stopping: EarlyStopping = field(default_factory=EarlyStopping)
-    max_rounds: int = 150
-    evaluation_batch_size: int = 256
-    seed: int = 0
+    max_rounds: Count = 150
+    evaluation_batch_size: Count = 256
+    seed: Natural = 0
     clients_per_round: int | None = None
     threat: Threat | None = None
     attackers: tuple[int, ...] | None = None
