@@ -300,21 +300,6 @@ def _changed(before: Rule, after: Rule) -> dict[str, Any]:
     return {name: value for name, value in settings.items() if value != getattr(before, name)}
 
 
-def _by_short_name(section: str, names: Iterable[str | None]) -> dict[str, str]:
-    """Return by short name the full names of the things of a section that are in use."""
-    found: dict[str, str] = {}
-    for name in filter(None, names):
-        short = short_name(name)
-        # A name of the package stands for its own thing, in use or not
-        other = short if short != name and short in KINDS[section].known else name
-        if found.setdefault(short, other) != name:
-            raise FedcrfError(
-                f"two of the {section} are called {short} ('{name}' and '{found[short]}'): "
-                "give one of the classes another name"
-            )
-    return found
-
-
 def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> Any:
     """Return a named thing with the settings that are given.
 
@@ -484,9 +469,19 @@ def _things(
 
     The settings of things that are not in use are checked all the same.
     """
-    names = _by_short_name(section, used)
+    kind = KINDS[section]
+    names: dict[str, str] = {}
+    for name in filter(None, used):
+        short = short_name(name)
+        # A name of the package stands for its own thing, in use or not
+        other = short if short != name and short in kind.known else name
+        if names.setdefault(short, other) != name:
+            raise FedcrfError(
+                f"two of the {section} are called {short} ('{name}' and '{names[short]}'): "
+                "give one of the classes another name"
+            )
     built = {
-        short: _built(KINDS[section], name, settings.get(short, {}), f"{section}.{short}", reading)
+        short: _built(kind, name, settings.get(short, {}), f"{section}.{short}", reading)
         for short, name in {**full_names, **names}.items()
     }
     return {short: built[short] for short in names}
