@@ -17,9 +17,9 @@ from fedcrf.experiments.analysis.tables import (
 from fedcrf.experiments.results import RunResults
 from fedcrf.experiments.store import Course
 from fedcrf.objectives import ACCURACY, LOSS
-from fedcrf.report.effects import Verdict, effects_of, verdicts_of
+from fedcrf.report.effects import effects_of, verdicts_of
 from fedcrf.report.explanation import find_cell, since_when
-from fedcrf.simulation.records import Client, RoundRecord, Rounds, in_order
+from fedcrf.simulation.records import RoundRecord, Rounds, in_order
 
 LASTING = 3
 """Clients are named that were distrusted over so many rounds up to their last one, or in all of a
@@ -150,11 +150,20 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
     Of each client of the run its own last verdict counts: rounds may be of a part of them, or of
     nobody. None where the rule judges nobody.
     """
-    judged = _judged(course)
-    verdicts, last = _own_last_verdicts(judged)
+    effects = [effects_of(record, course.rule) for record in course.records]
+    of_rounds = zip(course.records, verdicts_of(course.records, effects), strict=True)
+    judged = [
+        (client, record, verdict)
+        for record, found in of_rounds
+        for client, verdict in zip(record.clients, found, strict=True)
+    ]
+    verdicts = {client: verdict for client, _, verdict in judged}  # the last ones
+    last = {client: record for client, record, _ in judged}
     if all(each.kind in ("unjudged", "weightless") for each in verdicts.values()):
         return None
-    since = {client: verdict.since for client, verdict in verdicts.items() if verdict.is_low}
+    since = {
+        client: verdicts[client].since for client in in_order(verdicts) if verdicts[client].is_low
+    }
     lasting = min(LASTING, course.records[-1].round)
     low = {
         client: first
@@ -168,7 +177,11 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
             each for each in attackers if each in last and each in (last[each].attackers or ())
         }
         if missed and not since.keys() & {*attackers}:
-            earlier = missed & _once_distrusted(judged)
+            earlier = missed & {  # distrusted for long at any time
+                client
+                for client, record, verdict in judged
+                if verdict.is_low and record.round - verdict.since + 1 >= LASTING
+            }
             for them, became in ((missed - earlier, "missed"), (earlier, "distrusted earlier")):
                 if them:
                     counts.append(f"{_of_attackers(len(them))} {became}")
@@ -186,34 +199,6 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
 
 def _of_attackers(count: int) -> str:
     return f"{count} attacker{'s' if count > 1 else ''}"
-
-
-def _judged(course: Course) -> list[tuple[RoundRecord, list[Verdict]]]:
-    """Return the rounds of a run with their verdicts."""
-    effects = [effects_of(record, course.rule) for record in course.records]
-    return list(zip(course.records, verdicts_of(course.records, effects), strict=True))
-
-
-def _own_last_verdicts(
-    judged: Sequence[tuple[RoundRecord, Sequence[Verdict]]],
-) -> tuple[dict[Client, Verdict], dict[Client, RoundRecord]]:
-    """Return the last verdict on each client of a run, and the round that it is of."""
-    verdicts: dict[Client, Verdict] = {}
-    last: dict[Client, RoundRecord] = {}
-    for record, found in judged:
-        verdicts.update(zip(record.clients, found, strict=True))
-        last.update(dict.fromkeys(record.clients, record))
-    return {client: verdicts[client] for client in in_order(verdicts)}, last
-
-
-def _once_distrusted(judged: Sequence[tuple[RoundRecord, Sequence[Verdict]]]) -> set[Client]:
-    """Return the clients that were distrusted over `LASTING` rounds at any time."""
-    return {
-        client
-        for record, verdicts in judged
-        for client, verdict in zip(record.clients, verdicts, strict=True)
-        if verdict.is_low and record.round - verdict.since + 1 >= LASTING
-    }
 
 
 def not_counted(clients: int, *, more: bool) -> str:
