@@ -181,12 +181,12 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         FedcrfError: In the place of a run of the study is one of other settings.
     """
     if study is not None:
-        rows = (
-            row
-            for (at, _), (spec, store) in zip(study.points, study.runs(folder), strict=True)
-            if (store.path / DESCRIPTION).exists()
-            for row in run_rows(_of_study(spec, store), store.path, at)
-        )
+        rows: list[Mapping[str, Any]] = []
+        for (at, _), (spec, store) in zip(study.points, study.runs(folder), strict=True):
+            if (store.path / DESCRIPTION).exists():
+                run = read_results(store)
+                check_same_settings(run.spec, spec, f"results folder {store.path}")
+                rows += run_rows(run, store.path, at)
         return frame(rows, **{axis.name: None for axis in study.axes})
     if (suite := Store(folder)).is_suite:
         return suite_cells(None, suite).assign(folder=str(folder))[[*COLUMNS]]
@@ -206,13 +206,6 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         for (store, run), each in zip(runs, described, strict=True)
         for row in run_rows(run, store.path, {key: each[key] for key in varied})
     )
-
-
-def _of_study(spec: RunSpec, store: Store) -> RunResults:
-    """Return the run in a folder; an error where it is not of the settings that are asked for."""
-    run = read_results(store)
-    check_same_settings(run.spec, spec, f"results folder {store.path}")
-    return run
 
 
 def stores_in(folder: Path) -> dict[str, Store]:
