@@ -31,7 +31,6 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import CellSummary, PartitionRecord
-from fedcrf.simulation.records import RoundRecord
 
 SMALL_CLIENT = 10
 """A client with fewer examples is named as small."""
@@ -98,36 +97,38 @@ class RunDisplay:
         """Show one event; before the first one, where the results go."""
         while self._folders and not self._brief:
             self._say(f"results: {self._folders.pop(0)}")
+        if isinstance(event, PartitionMade):
+            for line in () if self._brief else holdings_notices(event.partition):
+                self._say(line)
+        else:
+            self._show(event, (event.folder or self._folder_of[event.cell], event.cell))
+        if self._also is not None:
+            self._also(event)
+
+    def _show(self, event: CellEvent, place: Place) -> None:
+        name = self._names[place]
         match event:
-            case PartitionMade(partition):
-                if not self._brief:
-                    for line in holdings_notices(partition):
-                        self._say(line)
             case CellStarted(cell, rounds_done):
-                place = self._place(event)
                 if not self._started and self._finished_before:
                     self._say(f"{self._finished_before} cells were finished before")
                 self._started.add(cell)
                 self._pace.at(place, rounds_done, begun=True)
                 if rounds_done:
-                    self._say(f"{self._names[place]}: goes on after round {rounds_done}")
-                if self._console.is_terminal:
-                    self._bars[place] = self._progress.add_task(
-                        self._names[place], total=cell.rounds.maximum, completed=rounds_done,
-                        scores="",
-                    )  # fmt: skip
+                    self._say(f"{name}: goes on after round {rounds_done}")
+                self._bars[place] = self._progress.add_task(
+                    name, total=cell.rounds.maximum, completed=rounds_done, scores=""
+                )
             case RoundFinished(cell, record):
-                place = self._place(event)
-                name = self._names[place]
                 self._pace.at(place, record.round)
-                if self._console.is_terminal:
-                    self._progress.update(
-                        self._bars[place], completed=record.round, scores=_scores(record)
-                    )
-                    self._progress.update(self._all, scores=self._pace.time_left())
-                elif not self._brief:
+                validation = record.validation
+                scores = (
+                    f"validation loss {validation.loss:.4f}, accuracy {validation.accuracy:.4f}"
+                )
+                self._progress.update(self._bars[place], completed=record.round, scores=scores)
+                self._progress.update(self._all, scores=self._pace.time_left())
+                if not (self._console.is_terminal or self._brief):
                     done = f"round {record.round}/{cell.rounds.maximum}"
-                    self._say(f"{name}: {done}, {_scores(record)}", self._pace.time_left())
+                    self._say(f"{name}: {done}, {scores}", self._pace.time_left())
                 if not self._brief:
                     for client in record.excluded:
                         self._say(
@@ -135,27 +136,20 @@ class RunDisplay:
                             "is not finite and was excluded"
                         )
             case CellFinished(cell, summary):
-                place = self._place(event)
                 self._remove(place)
                 if cell in self._started:
-                    outcome = f"{self._names[place]}: {_outcome(summary)}"
+                    outcome = f"{name}: {_outcome(summary)}"
                     self._say(f"{self._pace.count} {outcome}", self._pace.time_left())
                 else:
                     self._finished_before += 1
             case CellFailed(_, reason):
-                place = self._place(event)
                 self._remove(place)
-                self._say(f"{self._pace.count} {self._names[place]}: failed: {reason}")
-                self.failed.setdefault(reason, []).append(self._names[place])
-        if self._also is not None:
-            self._also(event)
+                self._say(f"{self._pace.count} {name}: failed: {reason}")
+                self.failed.setdefault(reason, []).append(name)
 
     def ran(self, spec: RunSpec) -> bool:
         """Tell whether a cell of this run was started."""
         return not self._started.isdisjoint(spec.cells())
-
-    def _place(self, event: CellEvent) -> Place:
-        return event.folder or self._folder_of[event.cell], event.cell
 
     def _remove(self, place: Place) -> None:
         self._pace.end(place)
@@ -257,11 +251,6 @@ def counts_table(partition: PartitionRecord) -> Table:
         for each in partition.clients
     ]
     return Table("", header, tuple(tuple(map(str, row)) for row in rows))
-
-
-def _scores(record: RoundRecord) -> str:
-    validation = record.validation
-    return f"validation loss {validation.loss:.4f}, accuracy {validation.accuracy:.4f}"
 
 
 def _outcome(summary: CellSummary) -> str:
