@@ -84,10 +84,9 @@ def print_tables(tables: Iterable[Table], form: TableForm = "terminal") -> None:
     if form == "terminal":
         for table in shown:
             print_table(table)
-    elif form == "markdown":
-        print("\n".join(table.as_markdown() for table in shown), end="")
     else:
-        print("\n".join(table.as_latex() for table in shown), end="")
+        texts = (each.as_markdown() if form == "markdown" else each.as_latex() for each in shown)
+        print("\n".join(texts), end="")
 
 
 def print_table(table: Table) -> None:
@@ -462,34 +461,29 @@ HEADINGS: Mapping[TableForm, str] = {
 
 def _show_runs(runs: Mapping[str, Store], form: TableForm, *, figures: bool) -> bool:
     """Print the tables of runs, several under their names; tell whether all are sound."""
-    if len(runs) == 1:
-        (store,) = runs.values()
-        return _show_run(store, form, figures=figures)
-    sound = True
+    from fedcrf.experiments.results import read_results, write_results
+
+    sound, several = True, len(runs) > 1
     for place, (name, store) in enumerate(runs.items()):
         if place > 0:
             print()
-        print(HEADINGS[form].format(name))
+        if several:
+            print(HEADINGS[form].format(name))
         try:
-            sound = _show_run(store, form, figures=figures) and sound
+            run = read_results(store)
+            print_tables(run.tables(), form)
+            for each in run.cells:
+                if each.notice:
+                    say(f"{each.cell.name}: {each.notice}")
+            if figures:
+                list_files(write_results(store))
+            sound = sound and not any(each.damage for each in run.cells)
         except FedcrfError as error:
+            if not several:
+                raise
             say(f"{name} could not be read: {error}")
             sound = False
     return sound
-
-
-def _show_run(store: Store, form: TableForm, *, figures: bool) -> bool:
-    """Print the tables of a run and what is not as it should be; tell whether it is sound."""
-    from fedcrf.experiments.results import read_results, write_results
-
-    run = read_results(store)
-    print_tables(run.tables(), form)
-    for each in run.cells:
-        if each.notice:
-            say(f"{each.cell.name}: {each.notice}")
-    if figures:
-        list_files(write_results(store))
-    return not any(each.damage for each in run.cells)
 
 
 def report(
