@@ -52,7 +52,7 @@ from fedcrf.report.explanation import (
 )
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.records import Client, RoundRecord, Rounds, brief, reported_round
+from fedcrf.simulation.records import RoundRecord, Rounds, brief, reported_round
 
 
 @dataclass(frozen=True)
@@ -410,13 +410,14 @@ def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
 def _cell_trust(course: Course) -> dict[str, Any]:
     """Return who was trusted in the rounds of one cell, as the page's program reads it."""
     effects = [effects_of(record, course.rule) for record in course.records]
-    verdicts = list(verdicts_of(course.records, effects))
-    rounds = zip(course.records, effects, verdicts, strict=True)
-    distrusted: dict[Client, tuple[int, str | None]] = {}  # when last, and why
-    for place, (record, found) in enumerate(zip(course.records, verdicts, strict=True)):
-        for client, verdict in zip(record.clients, found, strict=True):
-            if verdict.kind == "distrusted":
-                distrusted[client] = (place, verdict.reason)
+    verdicts = verdicts_of(course.records, effects)
+    rounds = list(zip(course.records, effects, verdicts, strict=True))
+    distrusted = {  # when last, and why
+        client: {"client": client, "place": place, "reason": verdict.reason}
+        for place, (record, _, found) in enumerate(rounds)
+        for client, verdict in zip(record.clients, found, strict=True)
+        if verdict.kind == "distrusted"
+    }
     return {
         "method": course.title,
         "seed": course.seed,
@@ -425,10 +426,7 @@ def _cell_trust(course: Course) -> dict[str, Any]:
             for record, seen, found in rounds
         ],
         "attackers": course.attackers,
-        "distrusted": [
-            {"client": client, "place": place, "reason": reason}
-            for client, (place, reason) in distrusted.items()
-        ],
+        "distrusted": list(distrusted.values()),
     }
 
 
@@ -497,13 +495,14 @@ def render(report: Report) -> str:
         lstrip_blocks=True,
     )
     drawn = TypeAdapter(dict[str, Any]).dump_json(report.drawn).decode()  # NaN becomes null
+    data = gzip.compress(drawn.translate(_escapes(r"\\")).encode(), mtime=0)
     page = environment.get_template("report.html").render(
         report=report,
         version=__version__,
-        data=_as_text(gzip.compress(drawn.translate(_escapes(r"\\")).encode(), mtime=0)),
+        data=b64encode(data).decode(),
         style=Markup(_asset("report.css").decode()),
         program=Markup("\n".join(_asset(f"{name}.js").decode() for name in PROGRAM)),
-        plotly=_as_text(_asset("plotly-cartesian.min.js.gz")),
+        plotly=b64encode(_asset("plotly-cartesian.min.js.gz")).decode(),
     )
     return page.translate(_escapes("\\"))
 
@@ -515,11 +514,6 @@ TURNS = "\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069"
 def _escapes(backslash: str) -> Mapping[int, str]:
     """Return by mark of `TURNS` the escape to show instead."""
     return {ord(mark): f"{backslash}u{ord(mark):04x}" for mark in TURNS}
-
-
-def _as_text(content: bytes) -> str:
-    """Return bytes as text that may stand in a script element."""
-    return b64encode(content).decode()
 
 
 def _asset(name: str) -> bytes:
