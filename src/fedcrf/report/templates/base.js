@@ -126,8 +126,5 @@ function draw(id, traces, layout, summary) {
 const narrow = () => document.documentElement.clientWidth < 520;
 const rowsHeight = (count, each) => Math.min(760, 90 + Math.max(4, count) * each);
 const LEGEND = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } };
-const diverging = (from = "low", to = "high") => [
-  [0, colour(from)],
-  [0.5, colour("middle")],
-  [1, colour(to)],
-];
+// A scale from the first colour to the last, through those between them.
+const shades = (...names) => names.map((name, i) => [i / (names.length - 1), colour(name)]);

@@ -20,28 +20,17 @@ const causeValue = (round, cause, i) => round.causes?.values[cause]?.[i] ?? null
 function causeScale(cause, values) {
   const reach = largest(values.map(Math.abs), 1e-12);
   if (cause === "cosine" || DATA.signed.includes(cause)) {
-    const ends = HIGH_IS_AGAINST.includes(cause) ? ["high", "low"] : ["low", "high"];
-    return { zmin: -reach, zmax: reach, colorscale: diverging(...ends) };
+    const [from, to] = HIGH_IS_AGAINST.includes(cause) ? ["high", "low"] : ["low", "high"];
+    return { zmin: -reach, zmax: reach, colorscale: shades(from, "middle", to) };
   }
-  if (SHARES.includes(cause))
-    return {
-      zmin: 0,
-      zmax: LABELS.includes(cause) ? reach : 1,
-      colorscale: shades("low", "middle"),
-    };
+  if (SHARES.includes(cause)) {
+    const zmax = LABELS.includes(cause) ? reach : 1;
+    return { zmin: 0, zmax, colorscale: shades("low", "middle") };
+  }
   const against = AGAINST.includes(cause) || cause.startsWith("reported ");
-  const top = Math.min(reach, 10 * Math.max(quantile(values, 0.9), 0.1)); // one may be 10¹² off
-  return {
-    zmin: 0,
-    zmax: top,
-    colorscale: against ? shades("middle", "low") : shades("few", "many"),
-  };
+  const zmax = Math.min(reach, 10 * Math.max(quantile(values, 0.9), 0.1)); // one may be 10¹² off
+  return { zmin: 0, zmax, colorscale: against ? shades("middle", "low") : shades("few", "many") };
 }
-
-const shades = (from, to) => [
-  [0, colour(from)],
-  [1, colour(to)],
-];
 
 function quantile(values, share) {
   const sorted = [...values].sort((a, b) => a - b);

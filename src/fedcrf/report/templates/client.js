@@ -34,7 +34,7 @@ function meanings(causes) {
 
 // A client's bars, and diamonds of the medians on them. `placed` is a value's place on the axis,
 // `written` its text.
-function besideMedian(client, bars, placed, written) {
+function drawBars(client, bars, placed, written, height, xaxis, summary) {
   const y = bars.map(({ label }) => label);
   const mine = {
     type: "bar",
@@ -55,7 +55,13 @@ function besideMedian(client, bars, placed, written) {
     customdata: bars.map(({ middle }) => written(middle)),
     hovertemplate: "median %{customdata}<extra></extra>",
   };
-  return [mine, middle];
+  const layout = {
+    height,
+    legend: LEGEND,
+    xaxis: { zeroline: true, zerolinewidth: 2, ...xaxis },
+    yaxis: { autorange: "reversed", showgrid: false },
+  };
+  draw("causes", [mine, middle], layout, summary);
 }
 
 // Terms add up: as bars, what each cause adds to the score of the client's reliability.
@@ -67,19 +73,13 @@ function terms({ values, medians }, i, client) {
     return { mine, middle: factor * medians[name], label: `${DATA.titles[name].name}<br>${product}` };
   });
   const clip = (value) => Math.max(-12, value); // a huge deviation must not hide the others
-  const traces = besideMedian(client, bars, clip, (value) => text(value, 2));
-  const layout = {
-    height: 300,
-    legend: LEGEND,
-    xaxis: { title: { text: "adds to the score" }, zeroline: true, zerolinewidth: 2 },
-    yaxis: { autorange: "reversed", showgrid: false },
-  };
   const score = sum(bars.map(({ mine }) => mine));
   const added = bars.map(({ mine }) => text(mine, 2)).join(" + ");
   const summary =
     `Score ${added.replaceAll("+ −", "− ")} = ${text(score, 2)}; ` +
     `its logistic function is the reliability ρ = ${text(values.reliability[i], 3)}.`;
-  draw("causes", traces, layout, summary);
+  const xaxis = { title: { text: "adds to the score" } };
+  drawBars(client, bars, clip, (value) => text(value, 2), 300, xaxis, summary);
 }
 
 // Factors multiply: as bars on a logarithmic scale, what each cause made of the client's weight.
@@ -99,8 +99,7 @@ function factors(causes, i, client) {
     middle: causes.factor_medians[name],
     label: `${plain(DATA.titles[name].name)}<br>× ${factorText(causes.factors[name][i])}`,
   }));
-  const traces = besideMedian(client, bars, log, (value) => `× ${factorText(value)}`);
-  const drawn = traces.flatMap(({ x }) => x);
+  const drawn = bars.flatMap(({ mine, middle }) => [log(mine), log(middle)]);
   const least = Math.min(-1, ...drawn);
   const most = Math.max(0.15, ...drawn);
   const below = narrow() ? [0.3, 0.03, 0.001] : [0.5, 0.25, 0.1, 0.03, 0.01, 0.001];
@@ -108,19 +107,12 @@ function factors(causes, i, client) {
   const ticks = [1, ...below, ...above].filter(
     (tick) => log(tick) >= least * 1.01 && log(tick) <= most * 1.01,
   );
-  const layout = {
-    height: 120 + 46 * names.length,
-    legend: LEGEND,
-    xaxis: {
-      title: { text: "factor on its weight" },
-      tickvals: ticks.map(log),
-      ticktext: ticks.map((tick) => `× ${tick}`),
-      tickangle: 0,
-      range: [least - 0.08 * (most - least), most + 0.08 * (most - least)],
-      zeroline: true,
-      zerolinewidth: 2,
-    },
-    yaxis: { autorange: "reversed", showgrid: false },
+  const xaxis = {
+    title: { text: "factor on its weight" },
+    tickvals: ticks.map(log),
+    ticktext: ticks.map((tick) => `× ${tick}`),
+    tickangle: 0,
+    range: [least - 0.08 * (most - least), most + 0.08 * (most - least)],
   };
   const product = all
     .filter((name) => name !== "clip")
@@ -132,7 +124,8 @@ function factors(causes, i, client) {
       ? `; its update counts ${text(causes.values.clip[i], 2)} of its length.`
       : ".") +
     (names.length < all.length ? " Causes that change nothing (× 1.00) are not drawn." : "");
-  draw("causes", traces, layout, summary);
+  const written = (value) => `× ${factorText(value)}`;
+  drawBars(client, bars, log, written, 120 + 46 * names.length, xaxis, summary);
 }
 
 function course(cell, place, client) {

@@ -124,7 +124,7 @@ function circles(round, chosen, near) {
       color: logs,
       cmin: -reach,
       cmax: reach,
-      colorscale: diverging(),
+      colorscale: shades("low", "middle", "high"),
       line: {
         color: round.clients.map((_, i) => colour(i === chosen ? "accent" : "ink")),
         width: round.clients.map((_, i) => (i === chosen ? 4 : 1)),

@@ -99,7 +99,7 @@ function drawMultiples(map, summary) {
     z: logs.map((row) => row.map((value) => (value === -Infinity ? -reach : value))),
     zmin: -reach,
     zmax: reach,
-    colorscale: diverging(),
+    colorscale: shades("low", "middle", "high"),
     colorbar: {
       ...bar("× FedAvg's"),
       tickvals: ticks,
