@@ -207,10 +207,6 @@ class Job:
     fingerprint: str
     folder: Path  # of the run
 
-    def said(self, event: CellEvent) -> CellEvent:
-        """Return an event of the cell with the folder that it is of."""
-        return replace(event, folder=self.folder)
-
 
 def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[CellFailed]:
     """Run every cell of the grids that is not finished yet, or is stale; return those that failed.
@@ -290,11 +286,11 @@ def _claim(
         job = Job(cell, store.cell(cell), made[0].fingerprint, store.path)
         found = job.store.look(cell, job.fingerprint)
         if found.damage is not None:  # its files are left alone, and the other cells still run
-            observer(job.said(CellFailed(cell, found.damage)))
+            observer(CellFailed(cell, found.damage, store.path))
         elif found.summary is None:
             pending.append(job)
         else:
-            observer(job.said(CellFinished(cell, found.summary)))
+            observer(CellFinished(cell, found.summary, store.path))
     return pending
 
 
@@ -390,7 +386,7 @@ def _attempt(job: Job, workplace: Workplace, observer: CellObserver) -> None:
     """Run one cell; an error ends only this cell."""
 
     def tell(event: CellEvent) -> None:
-        observer(job.said(event))
+        observer(replace(event, folder=job.folder))
 
     try:
         dataset = _dataset(workplace, job.cell.data)
@@ -431,7 +427,7 @@ def _run_on(
     try:
         for future in as_completed(futures):
             for event in _sent_back(futures[future], future):
-                observer(futures[future].said(event))
+                observer(event)
     finally:
         for future in futures:
             future.cancel()
@@ -445,19 +441,20 @@ def _sent_back(
         files, events = future.result()
     except CancelledError:
         reason = "the executor gave it up, as Dask does where its scheduler is gone"
-        return [CellFailed(job.cell, f"{reason}: give the same command again to run it")]
+        said = f"{reason}: give the same command again to run it"
+        return [CellFailed(job.cell, said, job.folder)]
     except Exception as error:
         reason = str(error) or "it said no more"
         if not isinstance(error, FedcrfError):
             reason = f"its worker failed ({type(error).__name__}): {reason}"
-        return [CellFailed(job.cell, reason)]
+        return [CellFailed(job.cell, reason, job.folder)]
     try:
         with job.store.locked():
             job.store.replace(files)
     except FedcrfError as error:
-        return [CellFailed(job.cell, str(error))]
+        return [CellFailed(job.cell, str(error), job.folder)]
     except OSError as error:
-        return [CellFailed(job.cell, _of_file(job, error))]
+        return [CellFailed(job.cell, _of_file(job, error), job.folder)]
     return events
 
 
@@ -497,8 +494,9 @@ def _run_in_processes(
                         job.cell,
                         f"its worker process died (exit code {child.exit_code}): "
                         "give the same command again to go on from its last round",
+                        job.folder,
                     )
-                observer(job.said(event))
+                observer(event)
                 if isinstance(event, CellFinished | CellFailed):
                     del busy[connection]
                     if waiting and child.exit_code is None:
