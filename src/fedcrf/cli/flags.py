@@ -188,16 +188,20 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
     """
     hints = get_type_hints(command, include_extras=True)
     groups: dict[str, Sequence[Setting]] = {}
-    options: dict[str, tuple[Any, Any]] = {}  # by name: the annotation and the default
+    options: list[inspect.Parameter] = []
     for name, parameter in inspect.signature(command).parameters.items():
         *_, about = get_args(hints[name])  # of Annotated, as all parameters are
         if not isinstance(about, tuple):
-            options[name] = (hints[name], parameter.default)
+            options.append(parameter.replace(annotation=hints[name]))
             continue
         groups[name] = about
         for each in about:
             option = _option(each.panel, each.about, *each.names, metavar=each.metavar)
-            options[each.flag] = (Annotated[each.kind | None, option], None)
+            options.append(
+                parameter.replace(
+                    name=each.flag, annotation=Annotated[each.kind | None, option], default=None
+                )
+            )
 
     @wraps(command)
     def taking_each(**given: Any) -> None:
@@ -206,15 +210,8 @@ def with_flags(command: Callable[..., None]) -> Callable[..., None]:
         command(**given)
 
     # What Typer reads.
-    taking_each.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [
-            inspect.Parameter(
-                name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=kind
-            )
-            for name, (kind, default) in options.items()
-        ]
-    )
-    taking_each.__annotations__ = {name: kind for name, (kind, _) in options.items()}
+    taking_each.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
+    taking_each.__annotations__ = {each.name: each.annotation for each in options}
     return taking_each
 
 
