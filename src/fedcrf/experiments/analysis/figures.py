@@ -200,10 +200,9 @@ def _progress(
             continue
         rounds, mean, sd = mean_curve(begun, value)
         colour = COLOURS[number % len(COLOURS)]
-        axis.plot(
-            rounds, mean, color=colour, linestyle=_style(number),
-            label=method_title(method),
-        )  # fmt: skip
+        # Where colours come again, their styles are others.
+        style = STYLES[(number + number // len(COLOURS)) % len(STYLES)]
+        axis.plot(rounds, mean, color=colour, linestyle=style, label=method_title(method))
         if np.isfinite(sd).any():
             low, high = np.clip(mean - sd, 0.0, most), np.clip(mean + sd, 0.0, most)
             axis.fill_between(
@@ -216,11 +215,6 @@ def _progress(
     if axis.lines:
         axis.legend()
     return figure
-
-
-def _style(number: int) -> str:
-    """Return the style of a line; where colours come again, their styles are others."""
-    return STYLES[(number + number // len(COLOURS)) % len(STYLES)]
 
 
 def _ends(rounds: Rounds) -> tuple[float, float]:
