@@ -48,7 +48,7 @@ from fedcrf.models import check_outputs, made_by
 from fedcrf.processes import Child, in_child, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
-from fedcrf.simulation.records import Client, RoundRecord, Rounds, reported_round, rounds_of
+from fedcrf.simulation.records import RoundRecord, Rounds, reported_round, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, Simulation
 
 if TYPE_CHECKING:
@@ -334,23 +334,17 @@ def run_cell(
             store.append(state, record)
             if record is not None:
                 observer(RoundFinished(cell, record))
-        adversary = simulation.adversary
-        attackers = None if adversary is None else federation.called(adversary.clients)
-        called = federation.called(range(len(federation.clients)))
-        examples = dict(zip(called, map(len, federation.clients), strict=True))
-        summary = _summarise(cell, store.records(), dataset.fingerprint, begun, attackers, examples)
+        summary = _summarise(cell, store.records(), dataset.fingerprint, begun, simulation)
         store.finish(state, summary)
         observer(CellFinished(cell, summary))
 
 
 def _summarise(
-    cell: CellSpec,
-    records: Rounds,
-    fingerprint: str,
-    begun: Begun,
-    attackers: list[Client] | None,
-    examples: Mapping[Client, int],
+    cell: CellSpec, records: Rounds, fingerprint: str, begun: Begun, simulation: Simulation
 ) -> CellSummary:
+    federation, adversary = simulation.federation, simulation.adversary
+    called = federation.called(range(len(federation.clients)))
+    examples = dict(zip(called, map(len, federation.clients), strict=True))
     best = reported_round(records)
     seconds = [record.mean_seconds for record in records]
     rounds = rounds_of(records)
@@ -374,7 +368,7 @@ def _summarise(
             sum(cell.training.images(examples[client]) for client in record.clients) / each.training
             for record, each in zip(records, seconds, strict=True)
         ),
-        attackers=attackers,
+        attackers=None if adversary is None else federation.called(adversary.clients),
         description=cell.describe(),
         fingerprint=fingerprint,
         behaviour=begun.behaviour,

@@ -296,11 +296,9 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, Store | RecordedRun]]:
 def _names(folders: Sequence[Path]) -> list[str]:
     """Return the folders' names, with as much of their paths as tells them apart."""
     resolved = [Path(os.path.realpath(folder)) for folder in folders]
-    for parts in range(1, max(len(path.parts) for path in resolved) + 1):
-        names = ["/".join(path.parts[-parts:]) for path in resolved]
-        if len(set(names)) == len(set(resolved)):
-            return names
-    raise AssertionError("different paths have different parts")
+    longest = max(len(path.parts) for path in resolved)
+    names = (["/".join(path.parts[-n:]) for path in resolved] for n in range(1, longest + 1))
+    return next(each for each in names if len(set(each)) == len(set(resolved)))
 
 
 def _printable(text: str) -> str:

@@ -102,9 +102,8 @@ def trust_figure(records: Records, title: str) -> Figure | None:
     axes = figure.subplots(len(inferred), 1, squeeze=False)[:, 0]
     grids = {method: _log_ratio(rounds) for method, rounds in inferred.items()}
     reach = float(np.nanmax([1.0, *(grid.abs().max(axis=None) for grid in grids.values())]))
-    image = None
     for axis, (method, grid) in zip(axes, grids.items(), strict=True):
-        image = axis.imshow(
+        axis.imshow(
             grid, aspect="auto", cmap="RdBu", vmin=-reach, vmax=reach, interpolation="nearest",
             extent=(*_ends(inferred[method]), grid.shape[0] - 0.5, -0.5),
         )  # fmt: skip
@@ -112,10 +111,9 @@ def trust_figure(records: Records, title: str) -> Figure | None:
         ticks = range(0, grid.shape[0], max(1, grid.shape[0] // 10))
         axis.set_yticks(ticks, labels=[str(grid.index[row]) for row in ticks])
     axes[-1].set_xlabel("round")
-    assert image is not None
     some_have_none = any(grid.isna().any(axis=None) for grid in grids.values())
     label = "weight as a multiple of FedAvg's" + (" (grey: no weight)" if some_have_none else "")
-    bar = figure.colorbar(image, ax=list(axes), label=label)
+    bar = figure.colorbar(axes[0].images[0], ax=list(axes), label=label)
     powers = np.linspace(-reach, reach, 5)
     bar.set_ticks(list(powers), labels=[f"×{2.0**power:.2g}" for power in powers])
     figure.suptitle(title)
