@@ -59,23 +59,21 @@ TableForm = Literal["terminal", "markdown", "latex"]
 console = Console(width=None if sys.stdout.isatty() or "COLUMNS" in os.environ else 200)
 
 
-def say(line: str) -> None:
-    """Print a line as it is, however long."""
-    console.print(line, markup=False, highlight=False, soft_wrap=True)
+def say(*lines: str) -> None:
+    """Print lines as they are, however long."""
+    for line in lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
 
 
 def list_files(paths: list[Path]) -> None:
     """Print a line for each file that was written."""
-    for path in paths:
-        say(f"wrote {shlex.quote(str(path))}")
+    say(*(f"wrote {shlex.quote(str(path))}" for path in paths))
 
 
 def list_entries(title: str, entries: dict[str, str]) -> None:
     """Print names and what each is, below a title."""
-    say(f"{title}:")
     width = max(map(len, entries))
-    for name, line in entries.items():
-        say(f"  {name:<{width}}  {line}")
+    say(f"{title}:", *(f"  {name:<{width}}  {line}" for name, line in entries.items()))
 
 
 def print_tables(tables: Iterable[Table], form: TableForm = "terminal") -> None:
@@ -170,8 +168,7 @@ def demo(*, output: FolderFlag = Path("runs/demo"), place: Annotated[Said, (JOBS
         write_page(read_report([output]), page)
         found = accuracies(output)
         print_table(demo_table(found))
-        say(verdict(found))
-        say(f"Who was trusted, and why: {shlex.quote(str(page))}")
+        say(verdict(found), f"Who was trusted, and why: {shlex.quote(str(page))}")
 
 
 @with_flags
@@ -211,8 +208,7 @@ def reproduce(
         ]
     cells = table(output, whole)
     print_tables(paper.all_tables(cells))
-    for line in paper.cell_notices(cells):
-        say(line)
+    say(*paper.cell_notices(cells))
     with _failing(failed):
         for store in changed:
             write_results(store)
@@ -320,8 +316,7 @@ def robustness(
     cells = suite_cells(shown, store)
     places = [conditions.Place(shown, cells, partition) for partition in shown.partitions]
     print_tables(map(conditions.summary_table, places), "latex" if latex else "terminal")
-    for line in [*conditions.other_notices(cells), *conditions.stale_notices(cells)]:
-        say(line)
+    say(*conditions.other_notices(cells), *conditions.stale_notices(cells))
     with _failing(failed):
         list_files(conditions.write_suite(shown, cells, store.path))
 
@@ -426,8 +421,7 @@ def show(
     if recorded := recorded_runs(folder):
         sound = _show_recorded(folder, recorded, form, figures=figures)
     elif store.is_suite:
-        for line in suite_notices(store):
-            say(line)
+        say(*suite_notices(store))
     else:
         sound = _show_runs(stores_in(folder), form, figures=figures)
     if not sound:
@@ -444,8 +438,7 @@ def _show_recorded(
     damages = {name: run.course().damage for name, run in runs.items()}
     lines += [f"{name}: {damage}" for name, damage in damages.items() if damage]
     print_tables([recorded_table(runs)], form)
-    for line in lines:
-        say(line)
+    say(*lines)
     if figures:
         list_files(write_recorded_figures(folder, runs))
     return not lines
@@ -472,9 +465,7 @@ def _show_runs(runs: Mapping[str, Store], form: TableForm, *, figures: bool) -> 
         try:
             run = read_results(store)
             print_tables(run.tables(), form)
-            for each in run.cells:
-                if each.notice:
-                    say(f"{each.cell.name}: {each.notice}")
+            say(*(f"{each.cell.name}: {each.notice}" for each in run.cells if each.notice))
             if figures:
                 list_files(write_results(store))
             sound = sound and not any(each.damage for each in run.cells)
@@ -505,8 +496,7 @@ def report(
     content = read_report(folders)
     path = output or (folders[0] if len(folders) == 1 else Path()) / "report.html"
     write_page(content, path)
-    for line in content.all_notices():
-        say(line)
+    say(*content.all_notices())
     list_files([path])
     if content.damaged:
         raise typer.Exit(1)
@@ -530,11 +520,8 @@ def explain(
 
     found = find_rounds(folder, method, seed)
     lines, tables = in_words(found, find_round(found, number, client), client)
-    for line in lines:
-        say(line)
-    say("")
-    for table in tables:
-        print_table(table)
+    say(*lines, "")
+    print_tables(tables)
 
 
 @with_flags
@@ -563,8 +550,7 @@ def partition(
     record = partition_record(seed, splits, images)
     title = f"{images.name}, {spec.partition.scheme}, seed {seed}"
     print_table(partition_table(record, title))
-    for line in holdings_notices(record):
-        say(line)
+    say(*holdings_notices(record))
     name = f"{re.sub('[/:]', '-', images.name)}-{clients_name(spec.partition)}-seed-{seed}"
     stem = output or Path("runs") / f"partition-{name}"
     if stem.suffix in (".png", ".svg", ".csv"):
