@@ -125,6 +125,12 @@ function draw(id, traces, layout, summary) {
 
 const narrow = () => document.documentElement.clientWidth < 520;
 const rowsHeight = (count, each) => Math.min(760, 90 + Math.max(4, count) * each);
+const CLIENT_AXIS = {
+  title: { text: "client" },
+  type: "category",
+  autorange: "reversed",
+  showgrid: false,
+};
 const LEGEND = { orientation: "h", x: 0, y: 1.02, yanchor: "bottom", font: { size: 12 } };
 // A scale from the first colour to the last, through those between them.
 const shades = (...names) => names.map((name, i) => [i / (names.length - 1), colour(name)]);

@@ -176,12 +176,7 @@ function holdings() {
         showgrid: false,
         zeroline: false,
       },
-      yaxis: {
-        title: { text: "client" },
-        type: "category",
-        autorange: "reversed",
-        showgrid: false,
-      },
+      yaxis: CLIENT_AXIS,
     },
     `Seed ${held.seed}: ${held.clients.length} clients hold ${span(all.map(kinds))} of ` +
       `${labels.length} labels, and ${span(all.map(sum))} training examples.`,

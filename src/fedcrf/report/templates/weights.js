@@ -47,10 +47,7 @@ function weightMap(cell, place, client) {
       "FedAvg's %{customdata[1]} (× %{customdata[2]})<extra></extra>",
   };
   const yaxis = {
-    type: "category",
-    autorange: "reversed",
-    showgrid: false,
-    title: { text: "client" },
+    ...CLIENT_AXIS,
     nticks: 20,
     categoryorder: "array",
     categoryarray: clients.map(plain),
