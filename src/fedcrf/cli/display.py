@@ -30,7 +30,7 @@ from fedcrf.experiments.grid import (
     Runs,
 )
 from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import CellSummary, PartitionRecord
+from fedcrf.experiments.store import PartitionRecord
 
 SMALL_CLIENT = 10
 """A client with fewer examples is named as small."""
@@ -138,8 +138,14 @@ class RunDisplay:
             case CellFinished(cell, summary):
                 self._remove(place)
                 if cell in self._started:
-                    outcome = f"{name}: {_outcome(summary)}"
-                    self._say(f"{self._pace.count} {outcome}", self._pace.time_left())
+                    end = "stopped early" if summary.stopped_early else "ended"
+                    chosen = "" if summary.attackers is None else ", which the honest clients chose"
+                    self._say(
+                        f"{self._pace.count} {name}: {end} after {summary.rounds} rounds",
+                        f"test accuracy {summary.test_accuracy:.4f} "
+                        f"(round {summary.best_round}{chosen})",
+                        self._pace.time_left(),
+                    )
                 else:
                     self._finished_before += 1
             case CellFailed(_, reason):
@@ -251,12 +257,3 @@ def counts_table(partition: PartitionRecord) -> Table:
         for each in partition.clients
     ]
     return Table("", header, tuple(tuple(map(str, row)) for row in rows))
-
-
-def _outcome(summary: CellSummary) -> str:
-    end = "stopped early" if summary.stopped_early else "ended"
-    chosen = "" if summary.attackers is None else ", which the honest clients chose"
-    return (
-        f"{end} after {summary.rounds} rounds, test accuracy {summary.test_accuracy:.4f} "
-        f"(round {summary.best_round}{chosen})"
-    )
