@@ -6,7 +6,7 @@ its cells; those of a suite mostly as a `Place`, one partition of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -216,7 +216,11 @@ def separation_table(place: Place) -> Table:
     """Return how well the weights show who is wrong; methods that infer weights only."""
 
     def text(_: str, there: str, method: str) -> str:
-        return _separation_text(place.by_condition[there, method]["separation"])
+        curves = [each for each in place.by_condition[there, method]["separation"] if each]
+        if not curves or len({len(curve) for curve in curves}) > 1:
+            return NO_NUMBER
+        over_seeds = np.mean(np.array(curves), axis=0)
+        return f"{over_seeds.mean():.2f} ({over_seeds.min():.2f})"
 
     inferring = [
         method
@@ -252,15 +256,6 @@ def _by_condition(
             rows.append((condition.title, *entries))
     header = ("condition", *map(_oracle_title, asked), *map(method_title, methods))
     return Table(f"{place.about}: {what}", header, tuple(rows))
-
-
-def _separation_text(areas: Iterable[Sequence[float] | None]) -> str:
-    """Return the mean and the least over rounds, each the mean over seeds."""
-    curves = [curve for curve in areas if curve]
-    if not curves or len({len(curve) for curve in curves}) > 1:
-        return NO_NUMBER
-    mean = np.mean(np.array(curves), axis=0)
-    return f"{mean.mean():.2f} ({mean.min():.2f})"
 
 
 def heat_map_grid(place: Place) -> pd.DataFrame:
