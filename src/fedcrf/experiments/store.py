@@ -401,11 +401,8 @@ class CellStore:
         state = self.resume()
         if state is not None:
             origin = origin.after(None if made is None else made.provenance)
-        begun = Begun(
-            description=cell.describe(),
-            behaviour=numbers(cell, origin.device),
-            provenance=origin,
-        )
+        behaviour = numbers(cell, origin.device)
+        begun = Begun(description=cell.describe(), behaviour=behaviour, provenance=origin)
         write_text(self.path / BEGUN, begun.model_dump_json(indent=1) + "\n")
         return state, begun
 

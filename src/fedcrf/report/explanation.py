@@ -25,15 +25,7 @@ from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.recorded import RecordedRun, readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Course, Store
-from fedcrf.report.effects import (
-    CLIP,
-    EXPECTED,
-    Effects,
-    Scale,
-    Verdict,
-    effects_of,
-    last_verdicts,
-)
+from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, Verdict, effects_of, last_verdicts
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Client, ExcludedNode, RoundRecord
 

@@ -26,12 +26,7 @@ from pydantic import TypeAdapter
 from fedcrf._version import __version__
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError
-from fedcrf.experiments.analysis.tables import (
-    UNDER_ATTACK,
-    Table,
-    comparison_table,
-    mean_curve,
-)
+from fedcrf.experiments.analysis.tables import UNDER_ATTACK, Table, comparison_table, mean_curve
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_runs, recorded_table
 from fedcrf.experiments.results import RunResults, read_results, stores_in

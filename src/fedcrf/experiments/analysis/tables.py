@@ -313,10 +313,7 @@ def method_rows(cells: pd.DataFrame) -> Iterator[tuple[str, tuple[str, str, str]
 
 
 def results_table(
-    title: str,
-    cells: pd.DataFrame,
-    published: Mapping[str, Estimate],
-    note: str = "",
+    title: str, cells: pd.DataFrame, published: Mapping[str, Estimate], note: str = ""
 ) -> Table:
     """Return the methods of one run, and the paper's numbers where it has ``published`` some."""
     rows = []
