@@ -538,20 +538,14 @@ def _cell_rounds(store: Store, method: str | None, seed: int | None) -> Course:
     cell = find_cell(store.read(), method, seed)
     place = store.cell(cell)
     looked = place.look(cell, None)
+    title = f"{looked.title}, seed {cell.seed}"
+    found = Course(title, looked.records, cell.rule, cell.seed, looked.summary, stale=looked.stale)
     if looked.damage or looked.stale:  # what there is is shown all the same
         records, broken = place.sound_records()
-        looked = replace(looked, records=records, damage=looked.damage or broken)
+        found = replace(found, records=records, damage=looked.damage or broken)
         with suppress(FedcrfError):
-            looked = replace(looked, summary=place.summary(), stale=place.stale(cell))
-    return Course(
-        title=f"{looked.title}, seed {cell.seed}",
-        records=looked.records,
-        rule=cell.rule,
-        seed=cell.seed,
-        summary=looked.summary,
-        damage=looked.damage,
-        stale=looked.stale,
-    )
+            found = replace(found, summary=place.summary(), stale=place.stale(cell))
+    return found
 
 
 def _infers(rule: object) -> bool:
