@@ -33,7 +33,7 @@ from torch import Tensor
 
 from benchmarks.timing import seconds, take_turns
 from fedcrf.data import ImageDataset, LabelledImages, load_dataset
-from fedcrf.experiments.grid import run_cell
+from fedcrf.experiments.grid import Job, run_cell
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import Store
@@ -215,8 +215,9 @@ def compare(turns: int = 3, rounds: int = 200) -> list[dict[str, Any]]:
 
     def ours(asked: CellSpec) -> float:
         with tempfile.TemporaryDirectory() as folder:
-            store, device = Store(Path(folder)).cell(asked), torch.device("cpu")
-            return seconds(lambda: run_cell(asked, store, data, device, lambda event: None))
+            store, device = Store(Path(folder)), torch.device("cpu")
+            job = Job(asked, store.cell(asked), data.fingerprint, store.path)
+            return seconds(lambda: run_cell(job, data, device, lambda event: None))
 
     found = []
     for (attack, same), (rule, method) in product(ATTACKS.items(), methods.items()):

@@ -117,9 +117,9 @@ def _offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
 
 
-def log(name: str, folder: Path, *events: Event) -> list[str]:
+def log(name: str, *events: Event) -> list[str]:
     said: list[str] = []
-    observer = LoggingObserver({name: LOGGERS[name]}, {CELL: folder}, said.append)
+    observer = LoggingObserver({name: LOGGERS[name]}, said.append)
     for event in events:
         observer(event)
     return said
@@ -132,11 +132,11 @@ def log(name: str, folder: Path, *events: Event) -> list[str]:
 def test_every_number_arrives(name: str, tmp_path: Path) -> None:
     pytest.importorskip(name)
     losses = [1.0, 0.5, 0.25]
-    rounds = [RoundFinished(CELL, record(n, loss, crf=True)) for n, loss in enumerate(losses, 1)]
-    said = log(
-        name, tmp_path, CellStarted(CELL, 0), *rounds,
-        CellFinished(CELL, summary("crf-fedavg", 0, 0.75)),
-    )  # fmt: skip
+    rounds = [
+        RoundFinished(CELL, record(n, loss, crf=True), tmp_path) for n, loss in enumerate(losses, 1)
+    ]
+    end = CellFinished(CELL, summary("crf-fedavg", 0, 0.75), tmp_path)
+    said = log(name, CellStarted(CELL, 0, tmp_path), *rounds, end)
     assert said == []
     found = READ[name](tmp_path)
     assert found.keys() >= NAMES
@@ -148,21 +148,20 @@ def test_every_number_arrives(name: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tensorboard", "mlflow"])
 def test_a_run_goes_on_in_its_log(name: str, tmp_path: Path) -> None:
     pytest.importorskip(name)
-    first = [RoundFinished(CELL, record(n, 1.0 / n, crf=True)) for n in (1, 2)]
-    assert log(name, tmp_path, CellStarted(CELL, 0), *first) == []
+    first = [RoundFinished(CELL, record(n, 1.0 / n, crf=True), tmp_path) for n in (1, 2)]
+    assert log(name, CellStarted(CELL, 0, tmp_path), *first) == []
     # The second round was lost, and is run anew.
-    again = [RoundFinished(CELL, record(n, 0.5 / n, crf=True)) for n in (2, 3)]
-    end = CellFinished(CELL, summary("crf-fedavg", 0, 0.75))
-    assert log(name, tmp_path, CellStarted(CELL, 1), *again, end) == []
+    again = [RoundFinished(CELL, record(n, 0.5 / n, crf=True), tmp_path) for n in (2, 3)]
+    end = CellFinished(CELL, summary("crf-fedavg", 0, 0.75), tmp_path)
+    assert log(name, CellStarted(CELL, 1, tmp_path), *again, end) == []
     losses = READ[name](tmp_path)["validation/loss"]
     assert dict(losses) == {1: 1.0, 2: 0.25, 3: pytest.approx(0.5 / 3)}
 
 
 def test_the_whole_of_a_real_run_is_logged(tmp_path: Path) -> None:
     spec = small_spec(seeds=[0])
-    folders = dict.fromkeys(spec.cells(), tmp_path)
     events, said = Log(), []
-    logging = LoggingObserver({"tensorboard": LOGGERS["tensorboard"]}, folders, said.append)
+    logging = LoggingObserver({"tensorboard": LOGGERS["tensorboard"]}, said.append)
 
     def observe(event: Event) -> None:
         events(event)
@@ -210,11 +209,11 @@ def test_a_failing_tool_is_left_alone_and_the_others_go_on(
 ) -> None:
     said: list[str] = []
     makers = {"failing": failing, "tensorboard": LOGGERS["tensorboard"]}
-    observer = LoggingObserver(makers, {CELL: tmp_path}, said.append)
-    observer(CellStarted(CELL, 0))
+    observer = LoggingObserver(makers, said.append)
+    observer(CellStarted(CELL, 0, tmp_path))
     for number in (1, 2, 3):
-        observer(RoundFinished(CELL, record(number, 1.0)))
-    observer(CellFailed(CELL, "for a reason"))
+        observer(RoundFinished(CELL, record(number, 1.0), tmp_path))
+    observer(CellFailed(CELL, "for a reason", tmp_path))
     place = f"at test_loggers.py:{Failing.log.__code__.co_firstlineno + 2}"
     ending = f"{failing.ending.__name__}: the server is gone, {place}"
     assert said == [f"failing: {ending}; nothing more is logged to it"]

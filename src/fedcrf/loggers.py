@@ -226,18 +226,12 @@ LOGGERS: Mapping[str, MakeLogger] = {
 class LoggingObserver:
     """An observer of the runner that logs every cell to some tools.
 
-    A tool that fails is named once and then left alone: no run ends because of its log. ``folders``
-    has the run's folder of each cell; ``say`` takes a line for the user.
+    A tool that fails is named once and then left alone: no run ends because of its log. ``say``
+    takes a line for the user.
     """
 
-    def __init__(
-        self,
-        makers: Mapping[str, MakeLogger],
-        folders: Mapping[CellSpec, Path],
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, makers: Mapping[str, MakeLogger], say: Callable[[str], None]) -> None:
         self._makers = dict(makers)
-        self._folders = folders
         self._say = say
         self._open: dict[tuple[Path, CellSpec, str], CellLogger] = {}
 
@@ -245,7 +239,7 @@ class LoggingObserver:
         """Log one event; a cell's loggers begin and end with it."""
         if isinstance(event, PartitionMade):
             return
-        cell, folder = event.cell, event.folder or self._folders[event.cell]
+        cell, folder = event.cell, event.folder
         for name in list(self._makers):
             key = folder, cell, name
             try:

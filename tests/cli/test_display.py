@@ -25,11 +25,17 @@ from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Store
 from fedcrf.loggers import LoggedCell, LoggingObserver
 
+FOLDER = Path("folder", "run")
+
 
 def run_of(cell: CellSpec, done: int = 0) -> list[Event]:
     """Return the events of a cell of ten rounds that is run to its end, some of them before."""
-    rounds = [RoundFinished(cell, record(number, 0.5)) for number in range(done + 1, 11)]
-    return [CellStarted(cell, done), *rounds, CellFinished(cell, summary("fedavg", 0, 0.5))]
+    rounds = [RoundFinished(cell, record(number, 0.5), FOLDER) for number in range(done + 1, 11)]
+    return [
+        CellStarted(cell, done, FOLDER),
+        *rounds,
+        CellFinished(cell, summary("fedavg", 0, 0.5), FOLDER),
+    ]
 
 
 def shown(
@@ -38,7 +44,7 @@ def shown(
     """Return what is printed of events among which every round takes so many seconds."""
     text, now = io.StringIO(), 100.0
     console = Console(file=text, width=200, force_terminal=terminal)
-    run = (spec, Store(Path("folder", "run")))
+    run = (spec, Store(FOLDER))
     with RunDisplay([run], console, brief=not terminal, clock=lambda: now) as display:
         for event in events:
             now += seconds * isinstance(event, RoundFinished)
@@ -51,8 +57,11 @@ SPEC = small_spec(rounds={"maximum": 10, "patience": 10})  # of four cells
 
 def test_a_pipe_is_told_how_many_cells_have_ended_and_how_long_the_others_take() -> None:
     before, first, resumed, failing = SPEC.cells()
-    done: list[Event] = [CellFinished(before, summary("fedavg", 0, 0.5))]
-    failed: list[Event] = [CellStarted(failing, 0), CellFailed(failing, "no room")]
+    done: list[Event] = [CellFinished(before, summary("fedavg", 0, 0.5), FOLDER)]
+    failed: list[Event] = [
+        CellStarted(failing, 0, FOLDER),
+        CellFailed(failing, "no room", FOLDER),
+    ]
     lines = shown(SPEC, [*done, *run_of(first), *run_of(resumed, 8), *failed]).splitlines()
     told = re.compile(r"(?:ended|stopped).*(?=, )|, test.*\)")
     assert [told.sub("…", line) for line in lines] == [
@@ -73,6 +82,14 @@ def test_time_left_is_told_in_words(seconds: float, patience: int, left: str) ->
     spec = small_spec(rounds={"maximum": 10, "patience": patience})
     text = shown(spec, run_of(spec.cells()[0]), seconds=seconds)
     assert text.rstrip().endswith(f", {left} left")
+
+
+def test_a_record_of_several_rounds_counts_as_so_many() -> None:
+    cell = SPEC.cells()[0]
+    rounds = [RoundFinished(cell, record(number, 0.5), FOLDER) for number in (5, 10)]
+    ended = CellFinished(cell, summary("fedavg", 0, 0.5), FOLDER)
+    text = shown(SPEC, [CellStarted(cell, 0, FOLDER), *rounds, ended], seconds=5)
+    assert text.rstrip().endswith(", about 30 s left")  # of thirty rounds, ten of which took ten
 
 
 def test_a_terminal_has_a_bar_of_all_cells_with_the_time_left() -> None:
@@ -100,10 +117,9 @@ def test_an_equal_cell_of_two_runs_is_shown_and_logged_of_each(tmp_path: Path, j
         def finish(self, result: Mapping[str, float]) -> None:
             logged.append((self.folder, len(result)))
 
-    folders = {cell: store.path for spec, store in runs for cell in spec.cells()}
     text = io.StringIO()
     console = Console(file=text, width=200, force_terminal=True)
-    observer = LoggingObserver({"own": Logger}, folders, print)
+    observer = LoggingObserver({"own": Logger}, print)
     with RunDisplay(runs, console, also=observer) as display:
         assert run_grids(runs, Workplace(device="cpu", jobs=jobs), display) == []
     ended = re.findall(r"\[(\d/\d)\] (\w+)/fedavg-seed-0: ended", text.getvalue())

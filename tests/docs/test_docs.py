@@ -278,10 +278,10 @@ def test_a_logger(
     tmp_path.joinpath(name).write_text(code, encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     makers = find_loggers([f"./{name}:PrintLogger"])
-    observer = LoggingObserver(makers, {cell: tmp_path}, said.append)
-    observer(CellStarted(cell, 0))
-    observer(RoundFinished(cell, record(1, 0.5, accuracy=0.75)))
-    observer(CellFinished(cell, summary("fedavg", 0, 0.75)))
+    observer = LoggingObserver(makers, said.append)
+    observer(CellStarted(cell, 0, tmp_path))
+    observer(RoundFinished(cell, record(1, 0.5, accuracy=0.75), tmp_path))
+    observer(CellFinished(cell, summary("fedavg", 0, 0.75), tmp_path))
     assert said == []
     assert "fedavg-seed-0, round 1: 0.750" in capsys.readouterr().out
 

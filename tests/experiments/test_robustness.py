@@ -243,7 +243,11 @@ def test_what_a_failed_cell_had_done_outlasts_the_seeds_after_it(
     def failing(runs: Sequence[tuple[RunSpec, Store]], *_: object) -> list[CellFailed]:
         for _, store in runs:
             store.path.mkdir(parents=True)
-        return [CellFailed(spec.cells()[0], "no room") for spec, _ in runs if spec.seeds == (0,)]
+        return [
+            CellFailed(spec.cells()[0], "no room", store.path)
+            for spec, store in runs
+            if spec.seeds == (0,)
+        ]
 
     monkeypatch.setattr("fedcrf.experiments.grid.run_grids", failing)
     monkeypatch.setattr("fedcrf.experiments.grid.CELLS_TOGETHER", 1)

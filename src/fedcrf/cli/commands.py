@@ -203,8 +203,8 @@ def reproduce(
         failed = display.failed
         changed = [
             store
-            for spec, store in runs
-            if display.ran(spec) or not (store.path / "results.md").exists()
+            for _, store in runs
+            if display.ran(store) or not (store.path / "results.md").exists()
         ]
     cells = table(output, whole)
     print_tables(paper.all_tables(cells))
@@ -341,8 +341,7 @@ def _display(
     if loggers:
         from fedcrf.loggers import LoggingObserver
 
-        folders = {cell: store.path for spec, store in runs for cell in spec.cells()}
-        logging = LoggingObserver(loggers, folders, say)
+        logging = LoggingObserver(loggers, say)
     return RunDisplay(runs, console, brief=brief, also=logging, failed=failed)
 
 

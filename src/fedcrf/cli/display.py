@@ -29,8 +29,8 @@ from fedcrf.experiments.grid import (
     RoundFinished,
     Runs,
 )
-from fedcrf.experiments.spec import CellSpec, RunSpec
-from fedcrf.experiments.store import PartitionRecord
+from fedcrf.experiments.spec import CellSpec
+from fedcrf.experiments.store import PartitionRecord, Store
 
 SMALL_CLIENT = 10
 """A client with fewer examples is named as small."""
@@ -69,9 +69,8 @@ class RunDisplay:
             for spec, store in runs
             for cell in spec.cells()
         }
-        self._folder_of = {cell: folder for folder, cell in self._names}
         self._bars: dict[Place, TaskID] = {}
-        self._started: set[CellSpec] = set()
+        self._started: set[Place] = set()
         self._finished_before = 0
         self._pace = _Pace(list(self._names), clock)
         self._folders = [store.path for _, store in runs]
@@ -101,17 +100,18 @@ class RunDisplay:
             for line in () if self._brief else holdings_notices(event.partition):
                 self._say(line)
         else:
-            self._show(event, (event.folder or self._folder_of[event.cell], event.cell))
+            self._show(event)
         if self._also is not None:
             self._also(event)
 
-    def _show(self, event: CellEvent, place: Place) -> None:
+    def _show(self, event: CellEvent) -> None:
+        place = event.folder, event.cell
         name = self._names[place]
         match event:
             case CellStarted(cell, rounds_done):
                 if not self._started and self._finished_before:
                     self._say(f"{self._finished_before} cells were finished before")
-                self._started.add(cell)
+                self._started.add(place)
                 self._pace.at(place, rounds_done, begun=True)
                 if rounds_done:
                     self._say(f"{name}: goes on after round {rounds_done}")
@@ -135,9 +135,9 @@ class RunDisplay:
                             f"{name}: round {record.round}: the update of client {client} "
                             "is not finite and was excluded"
                         )
-            case CellFinished(cell, summary):
+            case CellFinished(_, summary):
                 self._remove(place)
-                if cell in self._started:
+                if place in self._started:
                     end = "stopped early" if summary.stopped_early else "ended"
                     chosen = "" if summary.attackers is None else ", which the honest clients chose"
                     self._say(
@@ -153,9 +153,9 @@ class RunDisplay:
                 self._say(f"{self._pace.count} {name}: failed: {reason}")
                 self.failed.setdefault(reason, []).append(name)
 
-    def ran(self, spec: RunSpec) -> bool:
-        """Tell whether a cell of this run was started."""
-        return not self._started.isdisjoint(spec.cells())
+    def ran(self, store: Store) -> bool:
+        """Tell whether a cell of the run in this folder was started."""
+        return any(folder == store.path for folder, _ in self._started)
 
     def _remove(self, place: Place) -> None:
         self._pace.end(place)
@@ -184,12 +184,14 @@ class _Pace:
         return f"[{self._num_cells - len(self._left)}/{self._num_cells}]"
 
     def at(self, place: Place, rounds_done: int, *, begun: bool = False) -> None:
-        """Note how far a cell is: one round further, or where it starts from if just ``begun``."""
+        """Note how far a cell is, or where it starts from if it has just ``begun``."""
         if self._began is None:
             self._began = self._clock()
-        self._rounds += not begun
         _, cell = place
-        self._left[place] = cell.rounds.maximum - rounds_done
+        left = cell.rounds.maximum - rounds_done
+        if not begun:  # a record may stand for several rounds
+            self._rounds += self._left[place] - left
+        self._left[place] = left
 
     def end(self, place: Place) -> None:
         self._left.pop(place, None)

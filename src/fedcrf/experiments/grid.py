@@ -156,7 +156,7 @@ class CellStarted:
 
     cell: CellSpec
     rounds_done: int
-    folder: Path | None = None  # of the run, as several may have an equal cell; None if not said
+    folder: Path  # of the run, as several may have an equal cell
 
 
 @dataclass(frozen=True)
@@ -165,7 +165,7 @@ class RoundFinished:
 
     cell: CellSpec
     record: RoundRecord
-    folder: Path | None = None
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class CellFinished:
 
     cell: CellSpec
     summary: CellSummary
-    folder: Path | None = None
+    folder: Path
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class CellFailed:
 
     cell: CellSpec
     reason: str
-    folder: Path | None = None
+    folder: Path
 
 
 CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
@@ -295,14 +295,14 @@ def _claim(
 
 
 def run_cell(
-    cell: CellSpec,
-    store: CellStore,
+    job: Job,
     dataset: ImageDataset,
     device: torch.device,
     observer: CellObserver,
     workers: int = 1,
 ) -> None:
     """Run one cell from where it stands to its end, with so many processes for its clients."""
+    cell, store = job.cell, job.store
     if device.type == "cuda":  # the same result every time, as the CPU gives it with one thread
         torch.backends.cudnn.deterministic = True
         torch.backends.cudnn.benchmark = False
@@ -328,15 +328,15 @@ def run_cell(
         )
         earlier, begun = store.begin(cell, origin)
         state = earlier or simulation.start()
-        observer(CellStarted(cell, state.round))
+        observer(CellStarted(cell, state.round, job.folder))
         for after, record in simulation.steps(state, workers):
             state = after
             store.append(state, record)
             if record is not None:
-                observer(RoundFinished(cell, record))
-        summary = _summarise(cell, store.records(), dataset.fingerprint, begun, simulation)
+                observer(RoundFinished(cell, record, job.folder))
+        summary = _summarise(cell, store.records(), job.fingerprint, begun, simulation)
         store.finish(state, summary)
-        observer(CellFinished(cell, summary))
+        observer(CellFinished(cell, summary, job.folder))
 
 
 def _summarise(
@@ -378,10 +378,6 @@ def _summarise(
 
 def _attempt(job: Job, workplace: Workplace, observer: CellObserver) -> None:
     """Run one cell; an error ends only this cell."""
-
-    def tell(event: CellEvent) -> None:
-        observer(replace(event, folder=job.folder))
-
     try:
         dataset = _dataset(workplace, job.cell.data)
         if dataset.fingerprint != job.fingerprint:
@@ -393,16 +389,16 @@ def _attempt(job: Job, workplace: Workplace, observer: CellObserver) -> None:
         drawn = job.cell.rounds.clients_per_round or holders
         images = drawn * job.cell.training.images(len(dataset.train) / holders)
         workers = workplace.jobs if images >= WORTH_PROCESSES else 1
-        run_cell(job.cell, job.store, dataset, workplace.torch_device(), tell, workers)
+        run_cell(job, dataset, workplace.torch_device(), observer, workers)
     except FedcrfError as error:
-        tell(CellFailed(job.cell, str(error)))
+        observer(CellFailed(job.cell, str(error), job.folder))
     except ConnectionError:
         raise  # the observer's, not the cell's
     except OSError as error:
-        tell(CellFailed(job.cell, _of_file(job, error)))
+        observer(CellFailed(job.cell, _of_file(job, error), job.folder))
     except Exception as error:
         logging.getLogger(__name__).debug("%s failed", job.cell.name, exc_info=True)
-        tell(CellFailed(job.cell, in_a_line(error)))
+        observer(CellFailed(job.cell, in_a_line(error), job.folder))
 
 
 def _of_file(job: Job, error: OSError) -> str:
@@ -564,14 +560,13 @@ def _run_missing(
     seeds = dict.fromkeys(suite.seeds)
     runs_by_seed = [_runs_of_seed(suite, store, to_run, seed) for seed in seeds]
     all_runs = [run for runs in runs_by_seed for run in runs]
-    store_of = {cell: run_store for spec, run_store in all_runs for cell in spec.cells()}
     failed: list[CellFailed] = []
     scored: list[CellKey] = []
     with observer_of(all_runs) as observer:
 
         def keep(event: Event) -> None:  # the score of a finished cell
             if isinstance(event, CellFinished):
-                records = store_of[event.cell].cell(event.cell).records()
+                records = Store(event.folder).cell(event.cell).records()
                 for key in keys_by_cell[event.cell]:
                     store.append(_score(suite, key, event, records))
                     scored.append(key)

@@ -80,8 +80,8 @@ function causeSummary(cell, cause, values) {
   const lowered = cell.rounds.flatMap((round) =>
     round.clients.filter((_, i) => round.causes?.named[i].includes(cause)),
   );
-  const counts = [...new Set(lowered)]
-    .sort((a, b) => a - b)
+  const counts = clientsOf(cell)
+    .filter((client) => lowered.includes(client))
     .map((client) => `${client} (${lowered.filter((each) => each === client).length})`);
   const named = counts.length
     ? ` Named for clients (in how many rounds): ${counts.slice(0, 20).join(", ")}.`
