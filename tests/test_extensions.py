@@ -410,6 +410,25 @@ def test_each_cell_that_failed_is_named_with_its_reason(
     )
 
 
+@pytest.mark.parametrize("name", ["accuracy-iid.csv", "rounds"])
+def test_cells_that_failed_are_named_where_a_file_cannot_be_written_either(
+    name: str, home: Path, command_line: CommandLine, tmp_path: Path
+) -> None:
+    folder = tmp_path / "suite"
+    suite = ("robustness", "--conditions", "none", "--partitions", "iid", "--seeds", 0, "--jobs", 1,
+             "--set", "rounds.maximum=2", "-o", folder)  # fmt: skip
+    assert command_line(*suite, "--methods", "fedavg", cwd=home).rc == 0
+    (folder / name).rename(tmp_path / name)
+    if name == "rounds":  # of the other cell, which are packed there
+        (folder / name).touch()
+    else:
+        (folder / name).mkdir()
+    capped = ("--methods", "uniform,./mine.py:Capped", "--set", "rules.Capped.fails_in=1")
+    done = command_line(*suite, *capped, cwd=home)
+    said = "fedcrf: error: 1 of the cells failed: Capped-seed-0: rule 'Capped' failed in round 1 "
+    assert (done.rc, done.err[: len(said)]) == (2, said)
+
+
 def test_an_attack_that_fails_is_named(
     home: Path, command_line: CommandLine, tmp_path: Path
 ) -> None:

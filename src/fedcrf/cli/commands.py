@@ -307,17 +307,17 @@ def robustness(
 
     _loggers(place.get("log"))  # a name that is none is said before there is a folder
     failed: Failed = {}
-    if run:
-        shown_by = partial(_display, log=place.get("log"), brief=True, failed=failed)
-        run_suite(asked, store, workplace, shown_by)
-    else:
-        store.check_suite(begun=True)
-    shown = held(whole, asked, store)
-    cells = suite_cells(shown, store)
-    places = [conditions.Place(shown, cells, partition) for partition in shown.partitions]
-    print_tables(map(conditions.summary_table, places), "latex" if latex else "terminal")
-    say(*conditions.other_notices(cells), *conditions.stale_notices(cells))
     with _failing(failed):
+        if run:
+            shown_by = partial(_display, log=place.get("log"), brief=True, failed=failed)
+            run_suite(asked, store, workplace, shown_by)
+        else:
+            store.check_suite(begun=True)
+        shown = held(whole, asked, store)
+        cells = suite_cells(shown, store)
+        places = [conditions.Place(shown, cells, partition) for partition in shown.partitions]
+        print_tables(map(conditions.summary_table, places), "latex" if latex else "terminal")
+        say(*conditions.other_notices(cells), *conditions.stale_notices(cells))
         list_files(conditions.write_suite(shown, cells, store.path))
 
 
@@ -376,7 +376,9 @@ def _failing(failed: Failed) -> Iterator[None]:
     """Raise an error after the block if cells failed, in place of one that the block raises."""
     try:
         yield
-    except FedcrfError:
+    except BrokenPipeError:
+        raise  # who reads what is printed is gone
+    except (FedcrfError, OSError):
         if not failed:
             raise
     if failed:
