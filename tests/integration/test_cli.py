@@ -765,6 +765,16 @@ def test_a_stream_that_lacks_signs_or_is_closed_ends_no_command(tmp_path: Path) 
     assert (tmp_path / "run" / "results.md").exists()
 
 
+@pytest.mark.parametrize("width", ["0", "²"])
+def test_a_width_that_is_none_does_not_count(
+    width: str, finished: tuple[Path, Result], tmp_path: Path
+) -> None:
+    folder, _ = finished
+    shown = fedcrf("show", folder, cwd=tmp_path, env=environment(COLUMNS=width))
+    assert (shown.rc, shown.err) == (0, "")
+    assert "CRF-FedAvg" in shown.out
+
+
 def test_data_folder_of_the_environment(command_line: CommandLine, tmp_path: Path) -> None:
     an_empty_data_folder(tmp_path)
     where = {"FEDCRF_DATA": str(tmp_path / "data")}
