@@ -296,6 +296,15 @@ def test_resume_drops_a_round_whose_state_was_lost(tmp_path: Path, finished: Pat
         assert mine.model_dump(exclude={"seconds"}) == theirs.model_dump(exclude={"seconds"})
 
 
+def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
+    cell = unfinished(tmp_path / "run", 1)
+    for name in ("checkpoint.pt", "rounds.jsonl", "model.pt"):
+        (cell.path / f".{name}.123-0a1b2c3d").write_bytes(b"half")
+    assert carry_out(ONE_CELL, tmp_path / "run")[1] == []
+    left = {path.name for path in cell.path.iterdir()}
+    assert left == {LOCK_NAME, "rounds.jsonl", "model.pt", "summary.json"}
+
+
 def test_killed_before_the_first_checkpoint_it_starts_anew(tmp_path: Path) -> None:
     cell = unfinished(tmp_path / "run", 1)
     (cell.path / "checkpoint.pt").unlink()

@@ -48,7 +48,7 @@ from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.settings import Options, differences, merge, read_toml, without_gone
 from fedcrf.experiments.spec import KINDS, SHARED, CellKey, CellSpec, RunSpec, cell_of, resolve
 from fedcrf.extensions import is_stand_in
-from fedcrf.files import append_line, atomic_write, whole_lines, write_text
+from fedcrf.files import append_line, atomic_write, remove_unfinished, whole_lines, write_text
 from fedcrf.simulation.records import (
     Client,
     Number,
@@ -386,12 +386,15 @@ class CellStore:
         return "; ".join(changes(cell, kept, device))
 
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
-        """Return the state to go on from, and what says by which code.
+        """Return the state to go on from, and what says by which code; call it under the lock.
 
-        Stale rounds are removed, and those of which nothing says it: `replace` was killed.
+        Stale rounds are removed, and those of which nothing says it: `replace` was killed. So are
+        files that a kill left half-written, which may be as large as a model.
 
         ``origin`` is the provenance of the rounds that follow.
         """
+        for name in FILES:
+            remove_unfinished(self.path / name)
         made = self.summary() or self._begun()
         alone = made is None and not (self.path / CHECKPOINT).exists()
         if alone or self._stale(cell, made):
