@@ -1,6 +1,6 @@
 """The robust CRF's prior and potentials, each with its equation; evidence only lowers trust.
 
-They are ours, and of no paper. docs/what-was-tried.md says why their constants are what they are.
+They are ours, and of no paper. docs/what-was-tried.md says why they tolerate what they do.
 
 A potential measures something of each client and tolerates some of it. What exceeds the tolerance
 is evidence. Two quantities are common to several:
