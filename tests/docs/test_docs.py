@@ -19,9 +19,9 @@ from fedcrf import RobustCRF
 from fedcrf.cli import app
 from fedcrf.data import PartitionSettings, partition
 from fedcrf.experiments.grid import CellFinished, CellStarted, RoundFinished
-from fedcrf.experiments.spec import resolve
+from fedcrf.experiments.spec import CellKey, resolve
 from fedcrf.experiments.store import Store
-from fedcrf.experiments.study import read_suite
+from fedcrf.experiments.study import Suite, read_suite
 from fedcrf.loggers import LoggingObserver, find_loggers
 from fedcrf.rules import ClientReport
 from fedcrf.simulation.records import RoundRecord
@@ -146,6 +146,32 @@ def test_what_made_the_results_is_a_command(folder: str) -> None:
         if program == "fedcrf":
             known[name].make_context(name, list(arguments))
             assert name == "reproduce" or arguments[-2:] == ["-o", f"results/{folder}"]
+
+
+class Asked(Exception):
+    """Ends a command at the cells that it would run."""
+
+
+@pytest.mark.parametrize(
+    "folder", [name for name in MADE_BY if (RESULTS / name / "cells.jsonl").exists()]
+)
+def test_the_commands_of_a_suite_make_its_cells(
+    folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: set[CellKey] = set()
+
+    def note(suite: Suite, *_: object) -> None:
+        asked.update(suite.cells)
+        raise Asked
+
+    monkeypatch.setattr("fedcrf.experiments.grid.run_suite", note)
+    monkeypatch.chdir(DOCS.parent)
+    for command in MADE_BY[folder]["commands"]:
+        _, *arguments = shlex.split(command)
+        with pytest.raises(Asked):
+            app(arguments, standalone_mode=False)
+    scores = Store(RESULTS / folder).scores()
+    assert {(each.partition, each.condition, each.method, each.seed) for each in scores} == asked
 
 
 def test_all_results_say_what_made_them() -> None:
