@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import subprocess
 import sys
@@ -427,6 +428,7 @@ def test_cells_that_failed_are_named_where_a_file_cannot_be_written_either(
     done = command_line(*suite, *capped, cwd=home)
     said = "fedcrf: error: 1 of the cells failed: Capped-seed-0: rule 'Capped' failed in round 1 "
     assert (done.rc, done.err[: len(said)]) == (2, said)
+    assert re.search(rf"; and \S*{name}\S*: \w.*\n$", done.err), "which file it is, is said too"
 
 
 def test_an_attack_that_fails_is_named(

@@ -28,9 +28,10 @@ def main() -> None:
 def _ready_for_any_text() -> None:
     """Let nothing that is printed end a command: signs that a stream lacks are spelt as escapes.
 
-    What is printed to a stream that was closed goes nowhere. A width that is none does not count.
+    What is printed to a stream that was closed goes nowhere. A width that is none, or beyond all
+    screens, does not count.
     """
-    if not re.fullmatch("[1-9][0-9]{0,3}", os.environ.get("COLUMNS", "80")):
+    if not re.fullmatch("[1-9][0-9]{0,5}", os.environ.get("COLUMNS", "80")):
         del os.environ["COLUMNS"]  # tables 0 wide would have no lines
     for name in ("stdin", "stdout", "stderr"):  # in the order in which files take their places
         stream = getattr(sys, name)

@@ -72,6 +72,11 @@ def cut(text: str, most: int = 200) -> str:
     return line if len(line) <= most else f"{line[:most]}…"
 
 
+def of_file(error: OSError) -> str:
+    """Return which file could not be read or written, and why."""
+    return f"{error.filename or 'file'}: {error.strerror or error}"
+
+
 def listed(things: Sequence[object], most: int = 20, between: str = ", ") -> str:
     """Return things as text with commas between them; of more than so many the first ones."""
     more = ["…"] if len(things) > most else []

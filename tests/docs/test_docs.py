@@ -148,7 +148,7 @@ def test_what_made_the_results_is_a_command(folder: str) -> None:
             assert name == "reproduce" or arguments[-2:] == ["-o", f"results/{folder}"]
 
 
-class Asked(Exception):
+class AskedError(Exception):
     """Ends a command at the cells that it would run."""
 
 
@@ -162,13 +162,13 @@ def test_the_commands_of_a_suite_make_its_cells(
 
     def note(suite: Suite, *_: object) -> None:
         asked.update(suite.cells)
-        raise Asked
+        raise AskedError
 
     monkeypatch.setattr("fedcrf.experiments.grid.run_suite", note)
     monkeypatch.chdir(DOCS.parent)
     for command in MADE_BY[folder]["commands"]:
         _, *arguments = shlex.split(command)
-        with pytest.raises(Asked):
+        with pytest.raises(AskedError):
             app(arguments, standalone_mode=False)
     scores = Store(RESULTS / folder).scores()
     assert {(each.partition, each.condition, each.method, each.seed) for each in scores} == asked

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Annotated, Any, cast
 
 from fedcrf._version import __version__
-from fedcrf.errors import EarlierNameWarning, FedcrfError
+from fedcrf.errors import EarlierNameWarning, FedcrfError, of_file
 from fedcrf.extras import naming_extras
 
 with naming_extras():
@@ -89,7 +89,7 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 141
     except OSError as error:
-        status = _fail(f"{error.filename or 'file'}: {error.strerror or error}", 1)
+        status = _fail(of_file(error), 1)
     if status == INTERRUPTED:  # which typer may also return by itself
         _fail("interrupted; give the same command again to go on", INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)

@@ -41,7 +41,7 @@ from fedcrf.cli.flags import (
     with_flags,
 )
 from fedcrf.cores import available_cores
-from fedcrf.errors import FedcrfError, listed
+from fedcrf.errors import FedcrfError, listed, of_file
 
 if TYPE_CHECKING:
     from fedcrf.cli.display import Failed, RunDisplay
@@ -373,19 +373,24 @@ def _workplace(place: Said) -> Workplace:
 
 @contextmanager
 def _failing(failed: Failed) -> Iterator[None]:
-    """Raise an error after the block if cells failed, in place of one that the block raises."""
+    """Raise an error after the block if cells failed, in place of what follows from that."""
+    then = ""
     try:
         yield
     except BrokenPipeError:
         raise  # who reads what is printed is gone
-    except (FedcrfError, OSError):
+    except FedcrfError:
         if not failed:
             raise
+    except OSError as error:
+        if not failed:
+            raise
+        then = f"; and {of_file(error)}"
     if failed:
         count = sum(map(len, failed.values()))
         why = [f"{listed(names, MOST_FAILED)}: {reason}" for reason, names in failed.items()]
         said = listed(why, MOST_FAILED, between="; ")
-        raise FedcrfError(f"{count} of the cells failed: {said}")
+        raise FedcrfError(f"{count} of the cells failed: {said}{then}")
 
 
 def default_jobs(device: str) -> int:

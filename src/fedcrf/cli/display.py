@@ -97,8 +97,9 @@ class RunDisplay:
         while self._folders and not self._brief:
             self._say(f"results: {self._folders.pop(0)}")
         if isinstance(event, PartitionMade):
-            for line in () if self._brief else holdings_notices(event.partition):
-                self._say(line)
+            if not self._brief:
+                for line in holdings_notices(event.partition):
+                    self._say(line)
         else:
             self._show(event)
         if self._also is not None:

@@ -360,7 +360,8 @@ class RobustCRF(Settings):
         )
         longest = self.clip * median(statistics.norms[finite]) * np.sqrt(lengths)
         clip = clip_factors(statistics.norms, finite, longest)
-        believed = np.full_like(claimed, np.nan)  # how much of each claim counts
+        # Which part of each claim counts; both are shares, so that the largest part is all of it.
+        believed = np.full_like(claimed, np.nan)
         np.divide(counted, claimed, out=believed, where=claimed > 0)
         believed /= np.fmax.reduce(believed, initial=0.0) or 1.0
 

@@ -467,7 +467,8 @@ def _things(
 ) -> dict[str, Any]:
     """Return the things in use of a section, with their settings, by short name.
 
-    The settings of things that are not in use are checked all the same.
+    The settings of things that are not in use are checked all the same. Two things in use may not
+    have one short name.
     """
     kind = KINDS[section]
     names: dict[str, str] = {}

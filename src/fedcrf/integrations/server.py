@@ -10,7 +10,7 @@ import logging
 import re
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
 from pathlib import Path
@@ -271,7 +271,7 @@ class RuleServer:
             self._begin()
             self._check_numbers(model)
             self._check_memory(model)
-            self._warn(self._uninformed())
+            self._warn([*self._uninformed()])
             if self._checkpoint is not None:
                 check_writable(self._checkpoint)
             self.hold()
@@ -467,11 +467,7 @@ class RuleServer:
             level = logging.WARNING if decision.finite else logging.ERROR
             self._log.log(level, "\t> The model stays as it is: %s", reason)
         once = sorted({cast for reply in decision.replies for cast in reply.casts})
-        try:
-            if usable:
-                self.rule.check_clients(usable)
-        except FedcrfError as error:
-            once.append(f"{self.rule.name} does not suit a round of {usable} clients: {error}")
+        once += self._unsuited_to(usable)
         for name in self.rule.wanted_evidence:
             values = [reply.evidence[name] for reply in decision.replies]
             if values and not np.isfinite(values).any():
@@ -499,6 +495,15 @@ class RuleServer:
                     f"few or none: give its setting {name}"
                 )
 
-    def _warn(self, lines: Iterable[str]) -> None:
+    def _unsuited_to(self, num_replies: int) -> Iterator[str]:
+        """Yield why the rule does not suit a round of so many replies; usually nothing."""
+        if not num_replies:
+            return
+        try:
+            self.rule.check_clients(num_replies)
+        except FedcrfError as error:
+            yield f"{self.rule.name} does not suit a round of {num_replies} clients: {error}"
+
+    def _warn(self, lines: Collection[str]) -> None:
         for line in lines:
             self._log.warning("\t> %s", line)

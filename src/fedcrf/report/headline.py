@@ -177,11 +177,12 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
             each for each in attackers if each in last and each in (last[each].attackers or ())
         }
         if missed and not since.keys() & {*attackers}:
-            earlier = missed & {  # distrusted for long at any time
+            once = {  # distrusted for long at any time
                 client
                 for client, record, verdict in judged
                 if verdict.is_low and record.round - verdict.since + 1 >= LASTING
             }
+            earlier = missed & once
             for them, became in ((missed - earlier, "missed"), (earlier, "distrusted earlier")):
                 if them:
                     counts.append(f"{_of_attackers(len(them))} {became}")

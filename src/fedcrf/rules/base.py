@@ -468,6 +468,10 @@ def misfit_of(state: State, model: State) -> str | None:
 class _LateExclusionError(Exception):
     """A statistic excludes a report after a rule has asked who is finite."""
 
+    def __init__(self, finite: NDArray[np.bool_]) -> None:
+        super().__init__(finite)
+        self.finite = finite
+
 
 class Round:
     """A round as a rule sees it: its reports, and what is computed of them on first use.
@@ -527,7 +531,7 @@ class Round:
         before = finite if self._finite is None else self._finite
         self._finite = before & finite
         if self._asked and (before & ~finite).any():
-            raise _LateExclusionError
+            raise _LateExclusionError(self._finite)
 
     @cached_property
     def geometry(self) -> UpdateGeometry:
@@ -726,12 +730,12 @@ class Deciding(Rule):
         self, memory: Memory, model: State, reports: Sequence[ClientReport]
     ) -> AggregationResult:
         """Return the next global model, with weights and reasons; see `Rule.aggregate`."""
-        given = Round(memory, model, reports)
+        finite = None
         while True:  # ends, since each time fewer reports are left
             try:
-                return self.decide(given)
-            except _LateExclusionError:
-                given = Round(memory, model, reports, given.finite)
+                return self.decide(Round(memory, model, reports, finite))
+            except _LateExclusionError as late:
+                finite = late.finite  # of the round that excludes it, which the rule may have made
 
     @abstractmethod
     def decide(self, given: Round) -> AggregationResult:

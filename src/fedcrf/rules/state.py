@@ -56,6 +56,8 @@ class Layout:
 class FlatState(Mapping[str, NDArray[Any]]):
     """A model whose floating-point tensors are views of one vector, made on access.
 
+    Where their dtypes differ, all are among the others.
+
     Attributes:
         layout: The tensors' places in the vector.
         vector: (d,) their numbers.

@@ -261,7 +261,10 @@ class Worker:
         ]
 
     def train(self, clients: Sequence[tuple[int, int]], number: int) -> dict[int, Trained]:
-        """Train clients, by slot of the memory and number, from the published model."""
+        """Train clients, by slot of the memory and number, from the published model.
+
+        Returns by slot what a client reports beside its model.
+        """
         simulation = self._simulation
         by_slot: dict[int, Trained] = {}
         with torch.random.fork_rng(devices=[]):  # dropout and the like draw from it
