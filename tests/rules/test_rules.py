@@ -222,22 +222,32 @@ def test_who_is_excluded_for_an_overflow_has_no_weight(rule: Rule) -> None:
 
 @dataclass(frozen=True)
 class Hasty(Deciding):
-    """Asks who is finite before it asks for statistics, one after the other."""
+    """Asks who is finite before it asks for statistics, one after the other.
+
+    It may ask a round of its own, ``apart``, as one that judges by some tensors does.
+    """
 
     asked: tuple[str, ...]
+    apart: bool = False
 
     def decide(self, given: GivenRound) -> AggregationResult:
-        chosen = np.ones(len(given.used), bool)
+        asked = given
+        if self.apart:
+            asked = GivenRound({}, given.model, given.reports, given.finite)
+        chosen = np.ones(len(asked.used), bool)
         for name in self.asked:
-            getattr(given, name)
+            getattr(asked, name)
         return given.weighted(given.equal_weights(chosen))
 
 
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")  # numbers overflow on purpose
+@pytest.mark.parametrize("apart", [False, True])
 @pytest.mark.parametrize("asked", [*itertools.permutations(("geometry", "products", "norms"), 2)])
-def test_a_rule_may_ask_who_is_finite_before_a_pass_finds_it_out(asked: tuple[str, ...]) -> None:
+def test_a_rule_may_ask_who_is_finite_before_a_pass_finds_it_out(
+    asked: tuple[str, ...], apart: bool
+) -> None:
     round_ = spoilt(sample(7, seed=1, dtype=np.float64), {2: 1e200, 5: math.nan})
-    result = round_.aggregate(Hasty(asked))
+    result = round_.aggregate(Hasty(asked, apart))
     assert np.flatnonzero(result.excluded).tolist() == [2, 5]
     assert_allclose(result.weights, np.where(result.excluded, 0.0, 0.2))
 
