@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 
 from fedcrf.data import ImageDataset
-from fedcrf.experiments.grid import Workplace, run_cell
+from fedcrf.experiments.grid import Job, Workplace, run_cell
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import cell_of
 from fedcrf.experiments.store import CellStore, CellSummary, Store
@@ -70,8 +70,9 @@ class Published:
         """Return what the cell comes to today."""
         cell = cell_of(self.description)
         with tempfile.TemporaryDirectory() as folder, one_thread():
-            store = CellStore(Path(folder))
-            run_cell(cell, store, dataset(cell.data), PLACE.torch_device(), lambda _: None)
+            store, data = CellStore(Path(folder)), dataset(cell.data)
+            job = Job(cell, store, data.fingerprint, Path(folder))
+            run_cell(job, data, PLACE.torch_device(), lambda _: None)
             if self.last_rounds is None:
                 summary = store.summary()
                 assert summary is not None
