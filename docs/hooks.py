@@ -32,7 +32,7 @@ EQUATION = re.compile(
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add results and examples where they lie in the repository, and the report of one run."""
     for path in sorted([*(ROOT / "results").rglob("*"), *(ROOT / "examples").rglob("*.md")]):
-        if path.suffix in SHOWN:
+        if path.suffix in SHOWN or path.name == "commands.toml":
             name = path.relative_to(ROOT).as_posix()
             files.append(File.generated(config, name, abs_src_path=str(path)))
     page = File.generated(config, f"{REPORTED}/report.html", content=_report())

@@ -217,12 +217,21 @@ def suites() -> str:
     return "\n".join(parts)
 
 
+LONGEST_COMMAND = 350
+"""Characters of a command in the table; one that names many rules is whole in its file alone."""
+
+
 def commands() -> str:
     """Return which command made which folder of results."""
     made_by = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8"))
     rows = []
     for folder, how in made_by.items():
-        parts = [f"`{command}`" for command in how.get("commands", [])]
+        parts = [
+            f"`{command}`"
+            if len(command) <= LONGEST_COMMAND
+            else f"`{command[:LONGEST_COMMAND]}…` ([whole](commands.toml))"
+            for command in how.get("commands", [])
+        ]
         parts += [how["note"]] if "note" in how else []
         if "unfinished" in how:
             cells = ", ".join(f"`{cell}`" for cell in how["unfinished"])
