@@ -25,7 +25,7 @@ from docs.ranks import means, rank_tables  # noqa: E402
 from examples.frameworks import OWN, runs_of  # noqa: E402
 from examples.least_weights import least_weights  # noqa: E402
 
-from fedcrf.errors import listed  # noqa: E402
+from fedcrf.errors import cut, listed  # noqa: E402
 from fedcrf.experiments.analysis.conditions import Place, groups_of  # noqa: E402
 from fedcrf.experiments.analysis.figures import heat_map_figure, save  # noqa: E402
 from fedcrf.experiments.analysis.paper import (  # noqa: E402
@@ -226,11 +226,10 @@ def commands() -> str:
     made_by = tomllib.loads((RESULTS / "commands.toml").read_text(encoding="utf-8"))
     rows = []
     for folder, how in made_by.items():
+        shown = {command: cut(command, LONGEST_COMMAND) for command in how.get("commands", [])}
         parts = [
-            f"`{command}`"
-            if len(command) <= LONGEST_COMMAND
-            else f"`{command[:LONGEST_COMMAND]}…` ([whole](commands.toml))"
-            for command in how.get("commands", [])
+            f"`{short}`" + ("" if short == command else " ([whole](commands.toml))")
+            for command, short in shown.items()
         ]
         parts += [how["note"]] if "note" in how else []
         if "unfinished" in how:

@@ -72,9 +72,9 @@ def cut(text: str, most: int = 200) -> str:
     return line if len(line) <= most else f"{line[:most]}…"
 
 
-def of_file(error: OSError) -> str:
-    """Return which file could not be read or written, and why."""
-    return f"{error.filename or 'file'}: {error.strerror or error}"
+def of_file(error: OSError, otherwise: object = "file") -> str:
+    """Return which file, or ``otherwise`` what, could not be read or written, and why."""
+    return f"{error.filename or otherwise}: {error.strerror or error}"
 
 
 def listed(things: Sequence[object], most: int = 20, between: str = ", ") -> str:

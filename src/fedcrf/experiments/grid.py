@@ -27,7 +27,7 @@ import torch
 
 from fedcrf.attacks import DataAttack
 from fedcrf.data import ImageDataset, PartitionSettings, load_dataset
-from fedcrf.errors import FedcrfError, in_a_line, own_line
+from fedcrf.errors import FedcrfError, in_a_line, of_file, own_line
 from fedcrf.experiments.provenance import FIRST, provenance
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
@@ -403,7 +403,7 @@ def _attempt(job: Job, workplace: Workplace, observer: CellObserver) -> None:
 
 def _of_file(job: Job, error: OSError) -> str:
     """Return which file of a cell's could not be read or written, and why."""
-    return f"{error.filename or job.store.path}: {error.strerror}{own_line(error)}"
+    return f"{of_file(error, job.store.path)}{own_line(error)}"
 
 
 def _run_on(

@@ -24,7 +24,15 @@ from fedcrf._version import __version__
 from fedcrf.attacks import Attack, DataAttack, Threat, find_attack
 from fedcrf.checks import check_path, check_truth, check_whole, checked_number, is_number
 from fedcrf.data.site_files import read_site_files
-from fedcrf.errors import FedcrfError, KeywordError, failing, in_a_line, listed, unknown_name
+from fedcrf.errors import (
+    FedcrfError,
+    KeywordError,
+    failing,
+    in_a_line,
+    listed,
+    of_file,
+    unknown_name,
+)
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
 from fedcrf.experiments.settings import find_method, method_title
@@ -68,7 +76,7 @@ def opened(path: Path, description: Description) -> Iterator[CellStore]:
                 run.describe(description, datetime.now(UTC))
             yield CellStore(path)
     except OSError as error:  # a name that is too long, a full disk
-        raise FedcrfError(f"{error.filename or path}: {error.strerror or error}; {OTHER}") from None
+        raise FedcrfError(f"{of_file(error, path)}; {OTHER}") from None
 
 
 def _check_same(path: Path, kept: Description, asked: Description) -> None:

@@ -77,12 +77,13 @@ function causeHover(round, cause, i) {
 function causeSummary(cell, cause, values) {
   if (!values.length) return `${causeTitle(cause)} is not known of any client in any round.`;
   const range = `between ${text(Math.min(...values), 2)} and ${text(Math.max(...values), 2)}`;
-  const lowered = cell.rounds.flatMap((round) =>
-    round.clients.filter((_, i) => round.causes?.named[i].includes(cause)),
-  );
+  const lowered = new Map(); // by client, in how many rounds
+  for (const round of cell.rounds)
+    for (const [i, client] of round.clients.entries())
+      if (round.causes?.named[i].includes(cause)) lowered.set(client, (lowered.get(client) ?? 0) + 1);
   const counts = clientsOf(cell)
-    .filter((client) => lowered.includes(client))
-    .map((client) => `${client} (${lowered.filter((each) => each === client).length})`);
+    .filter((client) => lowered.has(client))
+    .map((client) => `${client} (${lowered.get(client)})`);
   const named = counts.length
     ? ` Named for clients (in how many rounds): ${counts.slice(0, 20).join(", ")}.`
     : "";

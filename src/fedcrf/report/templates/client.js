@@ -32,9 +32,9 @@ function meanings(causes) {
   return titles.map(({ name, about }) => element("div", [element("dt", name), element("dd", about)]));
 }
 
-// A client's bars, and diamonds of the medians on them. `placed` is a value's place on the axis,
-// `written` its text.
-function drawBars(client, bars, placed, written, height, xaxis, summary) {
+// Draw a client's bars, and diamonds of the medians on them. `placed` is a value's place on the
+// axis, `written` its text.
+function drawBars(client, bars, { placed, written, height, xaxis, summary }) {
   const y = bars.map(({ label }) => label);
   const mine = {
     type: "bar",
@@ -79,7 +79,8 @@ function terms({ values, medians }, i, client) {
     `Score ${added.replaceAll("+ −", "− ")} = ${text(score, 2)}; ` +
     `its logistic function is the reliability ρ = ${text(values.reliability[i], 3)}.`;
   const xaxis = { title: { text: "adds to the score" } };
-  drawBars(client, bars, clip, (value) => text(value, 2), 300, xaxis, summary);
+  const written = (value) => text(value, 2);
+  drawBars(client, bars, { placed: clip, written, height: 300, xaxis, summary });
 }
 
 // Factors multiply: as bars on a logarithmic scale, what each cause made of the client's weight.
@@ -125,7 +126,8 @@ function factors(causes, i, client) {
       : ".") +
     (names.length < all.length ? " Causes that change nothing (× 1.00) are not drawn." : "");
   const written = (value) => `× ${factorText(value)}`;
-  drawBars(client, bars, log, written, 120 + 46 * names.length, xaxis, summary);
+  const height = 120 + 46 * names.length;
+  drawBars(client, bars, { placed: log, written, height, xaxis, summary });
 }
 
 function course(cell, place, client) {
