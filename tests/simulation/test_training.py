@@ -18,6 +18,7 @@ from torch.nn import functional
 from fedcrf import FedcrfError
 from fedcrf.models import MLP
 from fedcrf.objectives import OBJECTIVES, Objective, Plain, Proximal
+from fedcrf.simulation import local_training
 from fedcrf.simulation.federation import Examples
 from fedcrf.simulation.local_training import (
     MOST_EXAMPLES,
@@ -99,7 +100,8 @@ def test_mu_that_cannot_be(mu: float) -> None:
         Proximal(mu)
 
 
-# Both ways to train: the general one, and what a run uses (a fast one for a perceptron)
+# The ways to train: the general one, and what a run uses (a fast one for a perceptron, in which
+# large products are oneDNN's on some processors)
 
 Train = Callable[[nn.Module, Examples, Objective, LocalTraining, np.random.Generator], float]
 
@@ -130,7 +132,37 @@ def as_a_run_does(
     return train(data, objective, epochs(settings, len(data), shuffle), None, 1)
 
 
-both_ways = pytest.mark.parametrize("train", [generally, as_a_run_does])
+def as_a_run_does_by_onednn(
+    model: nn.Module,
+    data: Examples,
+    objective: Objective,
+    settings: LocalTraining,
+    shuffle: np.random.Generator,
+) -> float:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local_training, "ONEDNN_FROM", 1)
+        patch.setattr(local_training, "onednn_is_faster", lambda: True)
+        return as_a_run_does(model, data, objective, settings, shuffle)
+
+
+every_way = pytest.mark.parametrize("train", [generally, as_a_run_does, as_a_run_does_by_onednn])
+
+
+@pytest.mark.parametrize(
+    ("processor", "capability", "faster"),
+    [
+        ("AMD EPYC 9B14", "AVX512", True),
+        ("AMD EPYC 7B13", "AVX2", False),
+        ("Intel(R) Xeon(R) Processor", "AVX512", False),
+    ],
+)
+def test_onednn_multiplies_where_mkl_makes_no_use_of_the_processor(
+    monkeypatch: pytest.MonkeyPatch, processor: str, capability: str, faster: bool
+) -> None:
+    monkeypatch.setattr(local_training, "processor", lambda: processor)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: True)
+    assert local_training.onednn_is_faster.__wrapped__() is faster
 
 
 def by_hand(
@@ -168,7 +200,7 @@ def by_hand(
     return float(np.mean(seen))
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("name", TERMS)
 @pytest.mark.parametrize(
     ("plan", "settings", "count"),
@@ -273,7 +305,7 @@ def test_one_example_where_batch_norm_needs_two_is_named_before_anybody_trains(
         chosen.start()
 
 
-@both_ways
+@every_way
 @pytest.mark.parametrize("plan", [MLP((7,)), BatchNormPlan()], ids=["mlp", "norm"])
 def test_mu_of_zero_is_plain_to_the_bit(train: Train, plan: Any) -> None:
     settings = LocalTraining(0.1, 0.9, batch_size=4, local_epochs=2)
@@ -286,7 +318,7 @@ def test_mu_of_zero_is_plain_to_the_bit(train: Train, plan: Any) -> None:
         assert torch.equal(tensor, states[1][key]), key
 
 
-@both_ways
+@every_way
 def test_a_step_too_large_ends_in_numbers_and_not_in_an_error(train: Train) -> None:
     model = built(MLP((7,)))
     settings = LocalTraining(1e30, 0.9, batch_size=2, local_epochs=5)

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 
 from fedcrf._version import __version__
+from fedcrf.cores import processor
 from fedcrf.crf.evidence import LARGE_ROUND
 from fedcrf.data.partition import ClientSplit
 from fedcrf.experiments.spec import CellSpec
@@ -72,7 +73,7 @@ def provenance(device: torch.device) -> Provenance:
         numba=_version("numba"),
         byzfl=_version("byzfl"),
         system=f"{platform.system()} {platform.machine()}",
-        processor=_processor(),
+        processor=processor(),
         cores=os.cpu_count() or 1,
         device=torch.cuda.get_device_name(device) if device.type == "cuda" else device.type,
     )
@@ -124,15 +125,6 @@ def _git(folder: Path, *arguments: str) -> str | None:
     except (OSError, subprocess.CalledProcessError):
         return None
     return done.stdout.strip()
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor() or platform.machine()
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.machine()
 
 
 def _parts(cell: CellSpec, device: str) -> dict[str, tuple[str, int]]:
