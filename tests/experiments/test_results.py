@@ -60,6 +60,16 @@ def test_of_several_runs_the_settings_that_differ_are_columns(tmp_path: Path) ->
     assert list(found["rules.crf.bandwidth"]) == [0.1, 0.5]
 
 
+def test_a_setting_that_one_of_several_runs_leaves_unset_is_a_column(tmp_path: Path) -> None:
+    for name, rounds in (("all", {}), ("three", {"clients_per_round": 3})):
+        one = {"maximum": 1, **rounds}
+        carry_out(small_spec(methods=["fedavg"], seeds=[0], rounds=one), tmp_path / name)
+    found = table(tmp_path)
+    assert list(found.columns) == [*COLUMNS, "rounds.clients_per_round"]
+    assert math.isnan(found["rounds.clients_per_round"][0])
+    assert found["rounds.clients_per_round"][1] == 3
+
+
 def test_a_run_of_other_settings_in_the_place_of_a_study_s_is_an_error(tmp_path: Path) -> None:
     study = Study(({"methods": ["fedavg"]},), (Axis.of_setting("rounds.maximum", [1, 2]),))
     spec = small_spec(methods=["fedavg"], seeds=[0], rounds={"maximum": 1})

@@ -305,6 +305,17 @@ def test_what_a_kill_left_half_written_is_removed(tmp_path: Path) -> None:
     assert left == {LOCK_NAME, "rounds.jsonl", "model.pt", "summary.json"}
 
 
+def test_what_a_kill_left_of_a_finished_cell_is_removed(finished: Path) -> None:
+    cell = cell_of(finished)
+    for name in ("checkpoint.pt", "begun.json"):  # between the summary and their removal
+        (cell.path / name).write_bytes(b"of the last round")
+    log, failed = carry_out(ONE_CELL, finished)
+    assert failed == []
+    assert log.of(CellStarted) == []
+    left = {path.name for path in cell.path.iterdir()}
+    assert left == {LOCK_NAME, "rounds.jsonl", "model.pt", "summary.json"}
+
+
 def test_killed_before_the_first_checkpoint_it_starts_anew(tmp_path: Path) -> None:
     cell = unfinished(tmp_path / "run", 1)
     (cell.path / "checkpoint.pt").unlink()

@@ -290,6 +290,7 @@ def _claim(
         elif found.summary is None:
             pending.append(job)
         else:
+            job.store.remove_unneeded()
             observer(CellFinished(cell, found.summary, store.path))
     return pending
 

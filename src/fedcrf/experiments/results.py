@@ -81,6 +81,10 @@ says why a cell is stale, ``complete`` whether it has a result that counts.
 """
 
 
+SETTINGS_OF_ALL = ("data.", "partition.", "training.", "rounds.")
+"""Sections whose settings every run has; a description leaves out those that are unset."""
+
+
 @dataclass(frozen=True)
 class RunResults:
     """How far a run is."""
@@ -174,8 +178,9 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     """Return what a folder holds: a run, runs in folders of their own, or a suite's cells.
 
     If there are several runs, the settings in which they differ are columns, by their keys in a run
-    file. A run that another framework carried out has one row. If a ``study`` is given, its axes
-    are columns, and only its own runs are looked at, as far as they were begun.
+    file. A setting that a run leaves unset is missing there. A run that another framework carried
+    out has one row. If a ``study`` is given, its axes are columns, and only its own runs are looked
+    at, as far as they were begun.
 
     Raises:
         FedcrfError: In the place of a run of the study is one of other settings.
@@ -196,16 +201,17 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     described = [dict(flat(run.spec.describe())) for _, run in runs]
     varied = [
         key
-        for key in described[0]
+        for key in dict.fromkeys(key for each in described for key in each)
         if key not in ("methods", "seeds", "data.dataset")
-        and all(key in each for each in described)
-        and len({str(each[key]) for each in described}) > 1
+        and (key.startswith(SETTINGS_OF_ALL) or all(key in each for each in described))
+        and len({str(each.get(key)) for each in described}) > 1
     ]
-    return frame(
+    rows = (
         row
         for (store, run), each in zip(runs, described, strict=True)
-        for row in run_rows(run, store.path, {key: each[key] for key in varied})
+        for row in run_rows(run, store.path, {key: each.get(key) for key in varied})
     )
+    return frame(rows, **dict.fromkeys(varied))
 
 
 def stores_in(folder: Path) -> dict[str, Store]:

@@ -444,8 +444,12 @@ class CellStore:
         """Keep the result and the reported model; the checkpoint is no longer needed."""
         save_model(self.path / MODEL, state.reported_model)
         write_text(self.path / SUMMARY, summary.model_dump_json(indent=1) + "\n")
-        (self.path / CHECKPOINT).unlink(missing_ok=True)
-        (self.path / BEGUN).unlink(missing_ok=True)
+        self.remove_unneeded()
+
+    def remove_unneeded(self) -> None:
+        """Remove what a finished cell needs no longer, which a kill may have left."""
+        for name in (CHECKPOINT, BEGUN):
+            (self.path / name).unlink(missing_ok=True)
 
 
 DESCRIPTION = "run.toml"
