@@ -217,6 +217,7 @@ class Quadratic:
 SMALL = Quadratic()
 CROWD = Quadratic(clients=60, drawn=30, attackers=9)
 ROUGH = Quadratic(clients=12, drawn=11, attackers=4, number=12, rough=True)
+FEW = Quadratic(clients=15, drawn=6, attackers=4)
 
 
 def _informed(name: str) -> Rule:
@@ -243,6 +244,7 @@ def _rules() -> Iterator[tuple[str, Case]]:
         rule = RULES[name](**{"neighbours": 5} if name == "crf" else {})
         yield f"rule {name}, in a crowd", Case([rule], partial(CROWD.decided, rule), everywhere)
         yield f"rule {name}, rough", Case([rule], partial(ROUGH.decided, rule), everywhere)
+        yield f"rule {name}, few of all", Case([rule], partial(FEW.decided, rule), ("absence",))
 
 
 def _attacks() -> Iterator[tuple[str, Case]]:

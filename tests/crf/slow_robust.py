@@ -56,6 +56,7 @@ class History:
     """A client's average updates and those of the model it started from; and the ones before."""
 
     first: int
+    last: int
     rounds: int
     update: Vector
     position: Vector
@@ -70,7 +71,7 @@ class History:
 
     def then(self, update: Vector, position: Vector, window: float, number: int) -> History:
         """What it is after round ``number``."""
-        after = replace(self, rounds=self.rounds + 1)
+        after = replace(self, rounds=self.rounds + 1, last=number)
         share = 1 / after.held(window, number)
         before = 1 / min(after.held(window, number), self.rounds)
         return replace(
@@ -147,19 +148,29 @@ class SlowRobust:
             self.history[c] = (
                 self.history[c].then(updates[c], model, self.window, self.number)
                 if c in self.history
-                else History(self.number, 1, updates[c], model)
+                else History(self.number, self.number, 1, updates[c], model)
             )
         held = {c: self.history[c].held(self.window, self.number) for c in present}
-        mean = {c: self.history[c].update for c in present}
+        few = self._few(present)
+        absent = [
+            c
+            for c, each in self.history.items()
+            if c not in updates and each.last >= self.number - self.longest_window and few == 1
+        ]
+        voters = [*present, *absent]
+        mean = {c: self.history[c].update for c in voters}
         norms = {c: norm(mean[c]) for c in present}
-        alike = {(i, j): cosine(mean[i], mean[j]) for i in present for j in present}
+        alike = {(i, j): cosine(mean[i], mean[j]) for i in voters for j in voters}
         same = {(i, j): cosine(updates[i], updates[j]) for i in present for j in present}
         vote, copies = (
             {
-                j: 1 / (1 + sum(max(0.0, near[i, j]) ** power for i in present if i != j))
-                for j in present
+                j: 1 / (1 + sum(max(0.0, near[i, j]) ** power for i in among if i != j))
+                for j in among
             }
-            for near, power in ((alike, self.vote_power), (same, self.copy_power))
+            for near, power, among in (
+                (alike, self.vote_power, voters),
+                (same, self.copy_power, present),
+            )
         )
         own = dict(zip(present, reported_trust([(reported or {}).get(c) for c in present])))  # noqa: B905
         credited = [c for c in present if own[c] >= 0.5]
@@ -168,15 +179,14 @@ class SlowRobust:
         silent = self._answers(present)
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
         long = self._norms(held, norms, examples)
-        few = self._few(present)
 
         def opposition(trust: dict) -> dict:
             """What each meets beyond the median, and what of it is tolerated."""
-            met = dict.fromkeys(present, 0.0)
-            for i, j in ((i, j) for i in present for j in present if i != j):
-                against = -alike[i, j] if alike[i, j] < 0 else -(1 - few) * alike[i, j]
-                met[i] += few * against * own[j] * vote[j] * trust[j]
-            middle, deviation = usual(met[i] for i in credited)
+            met = dict.fromkeys(voters, 0.0)
+            for i, j in ((i, j) for i in voters for j in voters if i != j):
+                against = -alike[i, j] if alike[i, j] < 0 else -(1 - part) * alike[i, j]
+                met[i] += part * against * own.get(j, 1.0) * vote[j] * {**trust, **elsewhere}[j]
+            middle, deviation = usual(met[i] for i in [*credited, *absent])
             crowded = (1 - few) * 4 * self.tolerance * deviation
             settled = few * self.tolerance / 2
             return {
@@ -188,6 +198,10 @@ class SlowRobust:
         for c in self.last.keys() & start.keys():
             stay = self.persistence ** (1 / held[c])
             start[c] = [stay * b + (1 - stay) * p for b, p in zip(self.last[c], prior, strict=True)]
+        elsewhere = {c: dot(self.last[c], self.labels) for c in absent}
+        votes = sum(vote[c] * elsewhere[c] for c in absent)
+        votes += sum(vote[c] * dot(start[c], self.labels) for c in present)
+        part = min(1.0, self.large_round / votes) if absent else few
         counted = {
             c: dot(start[c], self.labels)
             / sum(max(0.0, alike[i, c]) ** self.copy_power if i != c else 1.0 for i in present)
@@ -236,8 +250,8 @@ class SlowRobust:
         stays = bool(total) and total < least * sum(examples[c] * copies[c] for c in present)
         if stays:
             total = 0.0
-            absent = self.last.keys() - updates.keys()
-            if any(dot(self.last[c], self.labels) >= least for c in absent):
+            others = self.last.keys() - updates.keys()
+            if any(dot(self.last[c], self.labels) >= least for c in others):
                 for c in self.last.keys() & belief.keys():
                     belief[c] = min(belief[c], self.last[c], key=lambda b: dot(b, self.labels))
         weights = {c: share.get(c, 0.0) / total if total else 0.0 for c in updates}

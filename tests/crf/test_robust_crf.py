@@ -338,6 +338,18 @@ def test_the_order_of_clients_does_not_matter(spoilt):
     assert_array_equal(plain[-1].memory["clients"], range(9))
 
 
+def test_who_is_absent_opposes_newcomers_that_are_the_most_in_a_round():
+    honest, pushes = np.random.default_rng(0).normal(1.0, 1.0, (2, 9, D))
+    memory = SMALL.infer(honest[:8], clients=range(8)).memory
+    memory = SMALL.infer(honest[8:], clients=[8], memory=memory).memory
+    rows = np.concatenate([honest[8:], -pushes[:2]])
+    heard = SMALL.infer(rows, clients=[8, 9, 10], memory=memory)
+    assert heard.weights[0] > 0.9
+    # Where nobody is heard who is absent for two rounds, the two that agree oppose the one.
+    for crf, known in ((replace(SMALL, longest_window=1.0), memory), (SMALL, None)):
+        assert crf.infer(rows, clients=[8, 9, 10], memory=known).weights.argmin() == 0
+
+
 def test_who_is_absent_or_not_finite_is_kept_as_it_was():
     first, second, third = play(SMALL, [range(9), [0, 1, 2, 7], [0, 1, 8]], [(1, 2)])
     for name in ("clients", "beliefs", "sketches", "before"):
@@ -435,8 +447,10 @@ def of_earlier_versions(memory: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a memory as version 0.1 had it, and as rules without windows had it later."""
     longest = {"longest": np.ones(1)}
     counted, first = ({name: memory[name] for name in memory if name not in each} for each in ADDED)
+    _, shown, rounds = np.unique(memory["last"], return_index=True, return_inverse=True)
+    one_a_round = {"positions": memory["positions"][shown], "rounds": rounds[memory["rounds"]]}
     return {
-        "0.1": {**first, **longest},
+        "0.1": {**first, **one_a_round, **longest},
         "without windows": {
             **counted,
             "before": memory["before"][:, :0],

@@ -366,6 +366,11 @@ class Opposition(LinearPart):
     large-round share ℓ: C_ij = (1 − ℓ)·a_j·(max(0, −cos(u_i, u_j)) − ℓ·max(0, cos(u_i, u_j)))/k_j.
     The threshold is t = (1 − ℓ)·tolerance + ℓ·spread·δ, with the lower median deviation δ of σ.
 
+    Clients that are absent from a small round are heard too (`Observation.absent`): they oppose, by
+    the trust in them, and count in the median. All together have the votes of a large round's first
+    clients: ℓ in C_ij is 1 − large_round/Σ p_j/k_j, 0 or more, with the expected labels p_j before
+    the round's evidence.
+
     Attributes:
         strength: λ ≥ 0.
         tolerance: The tolerated opposition above the median.
@@ -391,8 +396,7 @@ class Opposition(LinearPart):
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; causes are σ by ``opposition``, e by ``opposed``, 1/k by ``vote``."""
-        vote = votes(seen.cosines, self.vote_power)
-        opposition = self.among(seen, vote)
+        vote, opposition = self.among(seen, labels)
 
         def energy(marginals: Matrix) -> Energy:
             met, above, tolerated = opposition(marginals.dot(labels))
@@ -402,35 +406,47 @@ class Opposition(LinearPart):
         return energy
 
     def among(
-        self, seen: Observation, vote: Vector
-    ) -> Callable[[Vector], tuple[Vector, Vector, Vector | float]]:
-        """Return the function from the clients' trust to σ, σ − median(σ) and t.
+        self, seen: Observation, labels: Vector
+    ) -> tuple[Vector, Callable[[Vector], tuple[Vector, Vector, Vector | float]]]:
+        """Return 1/k, and the function from the clients' trust to σ, σ − median(σ) and t.
 
-        Args:
-            seen: The round.
-            vote: (m,) 1/k, how much of each client's vote counts; see `votes`.
+        Each of the four is (m,), or t one for all.
         """
-        judges = np.flatnonzero(seen.finite & (seen.credit >= 0.5))
-        large = large_round_share(seen.finite, self.large_round)
-        against = np.where(np.isnan(seen.cosines), 0.0, -seen.cosines)
+        num_clients, finite, credit = seen.num_clients, seen.finite, seen.credit
+        cosines, remembered = seen.cosines, np.empty(0)
+        large = weaker = large_round_share(finite, self.large_round)
+        absent = seen.absent if large == 0.0 else None
+        if absent is not None:
+            cosines, remembered = absent.cosines, absent.trust
+            ones = np.ones(len(remembered))
+            finite = np.concatenate([finite, ones > 0.0])
+            credit = np.concatenate([np.broadcast_to(credit, num_clients), ones])
+        judges = np.flatnonzero(finite & (credit >= 0.5))
+        vote = votes(cosines, self.vote_power)
+        if absent is not None and seen.initial is not None:
+            trusted = np.concatenate([seen.initial.dot(labels), remembered])
+            num_votes = vote[finite].dot(trusted[finite])
+            weaker = 1.0 - min(1.0, self.large_round / max(num_votes, TINY))
+        against = np.where(np.isnan(cosines), 0.0, -cosines)
         np.fill_diagonal(against, 0.0)
-        conflicts = np.where(against > 0.0, against, large * against)
-        conflicts *= (1.0 - large) * seen.credit * vote
+        conflicts = np.where(against > 0.0, against, weaker * against)
+        conflicts *= (1.0 - weaker) * credit * vote
         tolerance: float | Vector = (1.0 - large) * self.tolerance
         if seen.sizes is not None:
             tolerance = tolerance * np.sqrt(np.maximum(1.0, seen.sizes))
 
         def opposition(trust: Vector) -> tuple[Vector, Vector, Vector | float]:
-            met = conflicts.dot(trust)
+            met = conflicts.dot(np.concatenate([trust, remembered]))
             tolerated = tolerance
             if large > 0.0:
                 middle, deviation = median_and_lower_mad(met[judges])
                 tolerated = tolerance + large * self.spread * deviation
             else:
                 middle = median(met[judges]) if len(judges) else 0.0
+            met = met[:num_clients]
             return met, met - middle, tolerated
 
-        return opposition
+        return vote[:num_clients], opposition
 
 
 @dataclass(frozen=True)
@@ -464,7 +480,7 @@ class SuspectNorm(NormEvidence):
         if not long.any():
             nothing = self.against(long, labels, {})
             return lambda marginals: nothing
-        opposition = self.opposition.among(seen, votes(seen.cosines, self.opposition.vote_power))
+        _, opposition = self.opposition.among(seen, labels)
         growth = seen.measured.get(self.cause, np.full(seen.num_clients, np.nan))
         known = np.isfinite(growth)
         grown = (growth - median(growth[known])) / max(self.tolerance, TINY)

@@ -257,6 +257,18 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         after |= {"rounds": rounds, "expected": expected, "window": np.array(window)}
         return ClientMemory({**kept, **after})
 
+    def absent(
+        self, clients: NDArray[np.int64], rounds: float
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return (n, L) beliefs and (n, s) recent averages of others than these clients.
+
+        They are of those that took part in one of the last so many rounds.
+        """
+        kept = self.arrays
+        since = 1 + kept["last"].max(initial=0) - rounds
+        chosen = self._absent(clients) & (kept["last"][kept["rounds"]] >= since)
+        return kept["beliefs"][chosen], kept["sketches"][chosen].astype(np.float64)
+
     def trusts_absent(self, clients: NDArray[np.int64], least: float) -> bool:
         """Return whether a client not among these has an expected label of at least ``least``."""
         expected_label = np.vecdot(self.arrays["beliefs"], self.arrays["labels"])

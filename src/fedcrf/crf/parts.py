@@ -24,6 +24,19 @@ Causes = Mapping[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
+class Absent:
+    """What is remembered of n clients that take no part in a round of m.
+
+    Attributes:
+        cosines: (m + n, m + n) cosines of the updates, first of the round's clients.
+        trust: (n,) expected labels of the absent ones.
+    """
+
+    cosines: NDArray[np.float64]
+    trust: NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
 class Observation:
     """What is known of the m clients of a round.
 
@@ -42,6 +55,7 @@ class Observation:
             None where all clients count as of one size.
         window: k, the rounds over which the updates are averaged: (m,), or one for all. Each round
             counts 1/k of its evidence, since averages overlap.
+        absent: Clients that take no part and are heard all the same; None where nobody is.
     """
 
     updates: Statistics | NDArray[np.bool_]
@@ -53,6 +67,7 @@ class Observation:
     credit: NDArray[np.float64] | float = 1.0
     sizes: NDArray[np.float64] | None = None
     window: NDArray[np.float64] | float = 1.0
+    absent: Absent | None = None
 
     @property
     def num_clients(self) -> int:

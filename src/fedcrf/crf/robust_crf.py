@@ -9,10 +9,12 @@ from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Finite, Fraction, Positive, Settings, Share, number, whole
 from fedcrf.crf.evidence import (
     COPY_POWER,
+    LARGE_ROUND,
     NORM_EXPONENT,
     Camps,
     ConsistencyEvidence,
@@ -23,16 +25,18 @@ from fedcrf.crf.evidence import (
     ResponseEvidence,
     SuspectNorm,
     clip_factors,
+    large_round_share,
     length_excess,
     votes,
 )
 from fedcrf.crf.evidence_crf import Evidence, EvidenceCRF
 from fedcrf.crf.field import Field, transition
 from fedcrf.crf.memory import LARGEST_SKETCHED, Arrays, ClientMemory, as_remembered, identities
-from fedcrf.crf.parts import Matrix, Observation, Vector
+from fedcrf.crf.parts import Absent, Matrix, Observation, Vector
 from fedcrf.crf.posterior import Posterior
 from fedcrf.crf.potentials import median
 from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted_weights
+from fedcrf.crf.window import Averages, row_norms
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, model_layers, num_numbers
@@ -138,7 +142,7 @@ class RobustCRF(Settings):
     """
 
     behaviour: ClassVar[int] = 6
-    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 3, "large_round": 3}
+    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 4, "large_round": 3}
     """The numbers of what differs where some clients are absent, and in large rounds."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
@@ -348,6 +352,7 @@ class RobustCRF(Settings):
                 credit=credit,
                 sizes=sizes,
                 window=lengths,
+                absent=self._absent(past, who, averages, looked_at),
             )
         )
 
@@ -407,6 +412,26 @@ class RobustCRF(Settings):
             trusted_share=share,
             kept_reason=kept_reason,
         )
+
+    def _absent(
+        self,
+        past: ClientMemory,
+        who: NDArray[np.int64],
+        averages: Averages,
+        statistics: UpdateStatistics,
+    ) -> Absent | None:
+        """Return who is heard besides a small round's clients: those of the longest window."""
+        if large_round_share(statistics.finite, LARGE_ROUND) > 0.0:
+            return None
+        beliefs, sketches = past.absent(who, self.longest_window)
+        if not len(beliefs):
+            return None
+        rows = np.concatenate([averages.updates, sketches])
+        lengths = row_norms(rows)
+        lengths[lengths == 0.0] = 1.0
+        cosines = rows @ rows.T / (lengths[:, None] * lengths)
+        cosines[: len(who), : len(who)] = statistics.cosines
+        return Absent(cosines, beliefs @ past.arrays["labels"])
 
     def _counted(
         self, claimed: Vector, norms: Vector, response: Vector

@@ -206,12 +206,12 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         and (key.startswith(SETTINGS_OF_ALL) or all(key in each for each in described))
         and len({str(each.get(key)) for each in described}) > 1
     ]
-    rows = (
+    found = (
         row
         for (store, run), each in zip(runs, described, strict=True)
         for row in run_rows(run, store.path, {key: each.get(key) for key in varied})
     )
-    return frame(rows, **dict.fromkeys(varied))
+    return frame(found, **dict.fromkeys(varied))
 
 
 def stores_in(folder: Path) -> dict[str, Store]:
