@@ -201,7 +201,7 @@ class SlowRobust:
         elsewhere = {c: dot(self.last[c], self.labels) for c in absent}
         votes = sum(vote[c] * elsewhere[c] for c in absent)
         votes += sum(vote[c] * dot(start[c], self.labels) for c in present)
-        part = min(1.0, self.large_round / votes) if absent else few
+        part = min(1.0, 10 * dot(prior, self.labels) / votes) if absent else few
         counted = {
             c: dot(start[c], self.labels)
             / sum(max(0.0, alike[i, c]) ** self.copy_power if i != c else 1.0 for i in present)

@@ -367,9 +367,8 @@ class Opposition(LinearPart):
     The threshold is t = (1 − ℓ)·tolerance + ℓ·spread·δ, with the lower median deviation δ of σ.
 
     Clients that are absent from a small round are heard too (`Observation.absent`): they oppose, by
-    the trust in them, and count in the median. All together have the votes of a large round's first
-    clients: ℓ in C_ij is 1 − large_round/Σ p_j/k_j, 0 or more, with the expected labels p_j before
-    the round's evidence.
+    the trust in them, and count in the median. All together have `Absent.most_votes`: ℓ in C_ij is
+    1 − most_votes/Σ p_j/k_j, 0 or more, with the expected labels p_j before the round's evidence.
 
     Attributes:
         strength: λ ≥ 0.
@@ -426,7 +425,7 @@ class Opposition(LinearPart):
         if absent is not None and seen.initial is not None:
             trusted = np.concatenate([seen.initial.dot(labels), remembered])
             num_votes = vote[finite].dot(trusted[finite])
-            weaker = 1.0 - min(1.0, self.large_round / max(num_votes, TINY))
+            weaker = 1.0 - min(1.0, absent.most_votes / max(num_votes, TINY))
         against = np.where(np.isnan(cosines), 0.0, -cosines)
         np.fill_diagonal(against, 0.0)
         conflicts = np.where(against > 0.0, against, weaker * against)

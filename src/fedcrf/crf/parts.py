@@ -30,10 +30,12 @@ class Absent:
     Attributes:
         cosines: (m + n, m + n) cosines of the updates, first of the round's clients.
         trust: (n,) expected labels of the absent ones.
+        most_votes: How many votes all m + n have together at most, each as many as it is trusted.
     """
 
     cosines: NDArray[np.float64]
     trust: NDArray[np.float64]
+    most_votes: float
 
 
 @dataclass(frozen=True, eq=False)

@@ -94,8 +94,9 @@ class RobustCRF(Settings):
     Where a round is one mini-batch, a single update is mostly noise. So updates are averaged over a
     window of rounds, whose length the CRF finds (`fedcrf.crf.window`).
 
-    Clients are remembered under their identities, also while they are absent. What is compared with
-    an earlier round is compared by sketches; nothing of size d is remembered.
+    Clients are remembered under their identities, also while they are absent; those of the longest
+    window oppose the clients of a small round. What is compared with an earlier round is compared
+    by sketches; nothing of size d is remembered.
 
     Attributes:
         tolerance: τ, how much clients may differ. An opposition of 0.5τ is tolerated, a norm of
@@ -105,7 +106,8 @@ class RobustCRF(Settings):
             accuses fewer honest clients, and lets more attackers through.
         prior_log_odds: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the probability that a client's label stays.
-        longest_window: The most rounds over which updates are averaged before they are looked at.
+        longest_window: The most rounds over which updates are averaged before they are looked at,
+            and for which absent clients are heard.
         clip: The norm to which updates are clipped, in median norms; √k times as many where k
             rounds are averaged.
         counts: How counts of examples are believed. "attested": in full. "claimed": of a client
@@ -142,7 +144,7 @@ class RobustCRF(Settings):
     """
 
     behaviour: ClassVar[int] = 6
-    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 4, "large_round": 3}
+    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 5, "large_round": 3}
     """The numbers of what differs where some clients are absent, and in large rounds."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
@@ -420,7 +422,10 @@ class RobustCRF(Settings):
         averages: Averages,
         statistics: UpdateStatistics,
     ) -> Absent | None:
-        """Return who is heard besides a small round's clients: those of the longest window."""
+        """Return who is heard besides a small round's clients: those of the longest window.
+
+        All together have as many votes as ten new clients.
+        """
         if large_round_share(statistics.finite, LARGE_ROUND) > 0.0:
             return None
         beliefs, sketches = past.absent(who, self.longest_window)
@@ -431,7 +436,8 @@ class RobustCRF(Settings):
         lengths[lengths == 0.0] = 1.0
         cosines = rows @ rows.T / (lengths[:, None] * lengths)
         cosines[: len(who), : len(who)] = statistics.cosines
-        return Absent(cosines, beliefs @ past.arrays["labels"])
+        most_votes = LARGE_ROUND * self.unknown_label
+        return Absent(cosines, beliefs @ past.arrays["labels"], most_votes)
 
     def _counted(
         self, claimed: Vector, norms: Vector, response: Vector
