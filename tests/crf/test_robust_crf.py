@@ -350,6 +350,16 @@ def test_who_is_absent_opposes_newcomers_that_are_the_most_in_a_round():
         assert crf.infer(rows, clients=[8, 9, 10], memory=known).weights.argmin() == 0
 
 
+def test_of_very_many_absent_clients_the_last_ones_are_heard():
+    crf = replace(SMALL, longest_window=2.0)
+    memory = crf.infer(np.eye(30, D), clients=range(30)).memory
+    memory = crf.infer(np.eye(15, D), clients=range(50, 65), memory=memory).memory
+    beliefs, sketches = memory.absent(np.array([50]), 2.0, 20.0)
+    assert len(beliefs) == 20
+    assert_array_equal(sketches[6:], memory.arrays["sketches"][-14:])
+    assert len(memory.absent(np.array([50]), 1e300, math.inf)[0]) == 44
+
+
 def test_who_is_absent_or_not_finite_is_kept_as_it_was():
     first, second, third = play(SMALL, [range(9), [0, 1, 2, 7], [0, 1, 8]], [(1, 2)])
     for name in ("clients", "beliefs", "sketches", "before"):

@@ -19,6 +19,7 @@ from fedcrf.crf.evidence_crf import EvidenceCRF
 from fedcrf.crf.exact import exact_marginals
 from fedcrf.crf.field import Field, Inference, mean_field
 from fedcrf.crf.parts import (
+    Absent,
     Energy,
     EvidencePart,
     LinearPart,
@@ -34,6 +35,7 @@ from fedcrf.crf.robust_crf import RobustCRF
 from fedcrf.crf.weights import base_weights
 
 __all__ = [
+    "Absent",
     "Attraction",
     "Camps",
     "ClientCRF",

@@ -258,15 +258,18 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         return ClientMemory({**kept, **after})
 
     def absent(
-        self, clients: NDArray[np.int64], rounds: float
+        self, clients: NDArray[np.int64], rounds: float, most: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return (n, L) beliefs and (n, s) recent averages of others than these clients.
 
-        They are of those that took part in one of the last so many rounds.
+        They are of those that took part in one of the last so many rounds; of more than ``most``,
+        of the last ones.
         """
         kept = self.arrays
         since = 1 + kept["last"].max(initial=0) - rounds
-        chosen = self._absent(clients) & (kept["last"][kept["rounds"]] >= since)
+        recent = kept["last"][kept["rounds"]] >= since
+        chosen = np.flatnonzero(self._absent(clients) & recent)
+        chosen = chosen[len(chosen) - int(min(len(chosen), most)) :]
         return kept["beliefs"][chosen], kept["sketches"][chosen].astype(np.float64)
 
     def trusts_absent(self, clients: NDArray[np.int64], least: float) -> bool:

@@ -428,7 +428,8 @@ class RobustCRF(Settings):
         """
         if large_round_share(statistics.finite, LARGE_ROUND) > 0.0:
             return None
-        beliefs, sketches = past.absent(who, self.longest_window)
+        window = self.longest_window
+        beliefs, sketches = past.absent(who, window, most=LARGE_ROUND * window)
         if not len(beliefs):
             return None
         rows = np.concatenate([averages.updates, sketches])
