@@ -123,6 +123,7 @@ class SlowRobust:
     iterations: int = 30
     damping: float = 0.5
     last: dict[Any, list[float]] = field(default_factory=dict)
+    credit: dict[Any, float] = field(default_factory=dict)
     history: dict[Any, History] = field(default_factory=dict)
     window: float = 1.0
     number: int = 0
@@ -155,7 +156,7 @@ class SlowRobust:
         absent = [
             c
             for c, each in self.history.items()
-            if c not in updates and each.last >= self.number - self.longest_window and few == 1
+            if c not in present and each.last >= self.number - self.longest_window and few == 1
         ]
         voters = [*present, *absent]
         mean = {c: self.history[c].update for c in voters}
@@ -198,7 +199,7 @@ class SlowRobust:
         for c in self.last.keys() & start.keys():
             stay = self.persistence ** (1 / held[c])
             start[c] = [stay * b + (1 - stay) * p for b, p in zip(self.last[c], prior, strict=True)]
-        elsewhere = {c: dot(self.last[c], self.labels) for c in absent}
+        elsewhere = {c: self.credit[c] * dot(self.last[c], self.labels) for c in absent}
         votes = sum(vote[c] * elsewhere[c] for c in absent)
         votes += sum(vote[c] * dot(start[c], self.labels) for c in present)
         part = min(1.0, 10 * dot(prior, self.labels) / votes) if absent else few
@@ -256,6 +257,7 @@ class SlowRobust:
                     belief[c] = min(belief[c], self.last[c], key=lambda b: dot(b, self.labels))
         weights = {c: share.get(c, 0.0) / total if total else 0.0 for c in updates}
         after = list(model)
+        self.credit |= own
         for c in present:
             self.last[c] = belief[c]
             most = self.clip * median(lengths.values()) * math.sqrt(held[c])

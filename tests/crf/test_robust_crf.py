@@ -350,14 +350,35 @@ def test_who_is_absent_opposes_newcomers_that_are_the_most_in_a_round():
         assert crf.infer(rows, clients=[8, 9, 10], memory=known).weights.argmin() == 0
 
 
-def test_of_very_many_absent_clients_the_last_ones_are_heard():
-    crf = replace(SMALL, longest_window=2.0)
-    memory = crf.infer(np.eye(30, D), clients=range(30)).memory
-    memory = crf.infer(np.eye(15, D), clients=range(50, 65), memory=memory).memory
-    beliefs, sketches = memory.absent(np.array([50]), 2.0, 20.0)
-    assert len(beliefs) == 20
-    assert_array_equal(sketches[6:], memory.arrays["sketches"][-14:])
-    assert len(memory.absent(np.array([50]), 1e300, math.inf)[0]) == 44
+def test_absent_clients_are_heard_unless_there_are_too_many_of_them():
+    good, bad = np.random.default_rng(0).normal(1.0, 1.0, (2, 31, D))
+    rows = np.concatenate([good[:1], -bad[:2]])
+    for longest, heard in ((2.0, False), (3.0, True)):
+        crf = replace(SMALL, longest_window=longest)
+        memory = crf.infer(good[1:], clients=range(30)).memory
+        found = crf.infer(rows, clients=[40, 41, 42], memory=memory)
+        assert (found.weights[0] > 0.9) == heard
+
+
+def test_who_is_there_and_not_finite_is_heard_as_who_is_absent():
+    good, bad = np.random.default_rng(0).normal(1.0, 1.0, (2, 7, D))
+    memory = SMALL.infer(good[:6], clients=range(6)).memory
+    rows = np.concatenate([good[6:], -bad[:2]])
+    absent = SMALL.infer(rows, clients=[6, 7, 8], memory=memory)
+    nothing = np.full((6, D), math.nan)
+    there = SMALL.infer(np.concatenate([nothing, rows]), clients=range(9), memory=memory)
+    assert_allclose(there.weights[6:], absent.weights)
+    assert absent.weights[0] > 0.8
+
+
+def test_who_reports_evidence_against_itself_opposes_nobody_when_it_is_absent():
+    good, bad = np.random.default_rng(0).normal(1.0, 1.0, (2, 9, D))
+    rows, memory = np.concatenate([good[:5], -bad[:4]]), None
+    losses = {"residual_loss": np.array([0.1] * 5 + [9.0] * 4)}
+    for _ in range(2):
+        memory = SMALL.infer(rows, memory=memory, evidence=losses).memory
+    new = SMALL.infer(good[5:7], clients=[20, 21], memory=memory)
+    assert_allclose(new.trust, SMALL.unknown_label, rtol=1e-3)
 
 
 def test_who_is_absent_or_not_finite_is_kept_as_it_was():
@@ -456,7 +477,9 @@ def test_a_memory_read_from_its_plain_arrays_is_the_same(most, hand_over, longes
 def of_earlier_versions(memory: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return a memory as version 0.1 had it, and as rules without windows had it later."""
     longest = {"longest": np.ones(1)}
-    counted, first = ({name: memory[name] for name in memory if name not in each} for each in ADDED)
+    heard, counted, first = (
+        {name: memory[name] for name in memory if name not in each} for each in ADDED
+    )
     _, shown, rounds = np.unique(memory["last"], return_index=True, return_inverse=True)
     one_a_round = {"positions": memory["positions"][shown], "rounds": rounds[memory["rounds"]]}
     return {
@@ -469,6 +492,7 @@ def of_earlier_versions(memory: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
         },
         "with the longest norm": {**counted, **longest},
         "without first rounds": counted,
+        "without credit": heard,
     }
 
 

@@ -154,6 +154,8 @@ every_way = pytest.mark.parametrize("train", [generally, as_a_run_does, as_a_run
         ("AMD EPYC 9B14", "AVX512", True),
         ("AMD EPYC 7B13", "AVX2", False),
         ("Intel(R) Xeon(R) Processor", "AVX512", False),
+        ("AMD64", "AVX512", False),
+        ("AMD64 Family 25 Model 33 Stepping 0, AuthenticAMD", "AVX512", True),
     ],
 )
 def test_onednn_multiplies_where_mkl_makes_no_use_of_the_processor(

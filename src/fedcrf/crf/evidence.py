@@ -367,8 +367,9 @@ class Opposition(LinearPart):
     The threshold is t = (1 − ℓ)·tolerance + ℓ·spread·δ, with the lower median deviation δ of σ.
 
     Clients that are absent from a small round are heard too (`Observation.absent`): they oppose, by
-    the trust in them, and count in the median. All together have `Absent.most_votes`: ℓ in C_ij is
-    1 − most_votes/Σ p_j/k_j, 0 or more, with the expected labels p_j before the round's evidence.
+    the trust that is remembered of them, and count in the median. Present and absent clients
+    together have at most `Absent.most_votes`: ℓ in C_ij is 1 − most_votes/Σ p_j/k_j, 0 or more.
+    p_j is the trust before the round's evidence, and of an absent client the remembered one.
 
     Attributes:
         strength: λ ≥ 0.
@@ -409,7 +410,7 @@ class Opposition(LinearPart):
     ) -> tuple[Vector, Callable[[Vector], tuple[Vector, Vector, Vector | float]]]:
         """Return 1/k, and the function from the clients' trust to σ, σ − median(σ) and t.
 
-        Each of the four is (m,), or t one for all.
+        1/k, σ and σ − median(σ) are (m,); t is (m,), or one number.
         """
         num_clients, finite, credit = seen.num_clients, seen.finite, seen.credit
         cosines, remembered = seen.cosines, np.empty(0)

@@ -39,6 +39,7 @@ ARRAYS: Mapping[str, Plain] = {
     "labels": Plain(np.float64, "L"),
     "clients": Plain(np.int64, "k"),
     "beliefs": Plain(np.float64, "kL"),
+    "credit": Plain(np.float64, "k"),
     "sketches": Plain(np.float32, "ks"),
     "before": Plain(np.float32, "ks"),
     "rounds": Plain(np.int64, "k"),
@@ -52,7 +53,11 @@ ARRAYS: Mapping[str, Plain] = {
 }
 """`ClientMemory` says what they are."""
 
-ADDED = (("first",), ("first", "before", "earlier", "counts", "last", "window"))
+ADDED = (
+    ("credit",),
+    ("credit", "first"),
+    ("credit", "first", "before", "earlier", "counts", "last", "window"),
+)
 """What earlier memories lack: those of earlier builds of 1.0.0rc1, and those of 0.1."""
 
 MOST_ROUNDS = 1 << 62
@@ -81,8 +86,9 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
               given every round. A memory with another layout is of another federation.
             - labels: The labels of the beliefs. With others the memory is of another rule.
             - clients: The identities, the longest absent first and those of one round rising; the
-              next four are in this order.
+              next five are in this order.
             - beliefs: The marginals.
+            - credit: From 0 to 1, how much their opposition counted.
             - sketches: Of the recent averages of the clients' updates; see `fedcrf.crf.window`.
             - before: Of the averages before them; NaN after a client's first round.
             - rounds: Each client's path, its row of the next five.
@@ -213,6 +219,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         self,
         clients: NDArray[np.int64],
         beliefs: NDArray[np.float64],
+        credit: NDArray[np.float64],
         averages: Averages,
         *,
         expected: NDArray[np.float64],
@@ -224,6 +231,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         Args:
             clients: (m,) identities.
             beliefs: (m, L) their marginals.
+            credit: (m,) how much their opposition counted.
             averages: Of their updates and of the models that they started from.
             expected: (s,) sketch of the model after the round.
             window: Of the next round.
@@ -234,6 +242,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         new: dict[str, NDArray[Any]] = {
             "clients": clients,
             "beliefs": beliefs,
+            "credit": credit,
             "sketches": as_remembered(averages.updates),
             "before": as_remembered(averages.before),
             "positions": averages.positions,
@@ -258,19 +267,18 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         return ClientMemory({**kept, **after})
 
     def absent(
-        self, clients: NDArray[np.int64], rounds: float, most: float
+        self, clients: NDArray[np.int64], rounds: float
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return (n, L) beliefs and (n, s) recent averages of others than these clients.
+        """Return (n,) trust in others than these clients, and (n, s) their recent averages.
 
-        They are of those that took part in one of the last so many rounds; of more than ``most``,
-        of the last ones.
+        They are of those that took part in one of the last so many rounds. Trust is the expected
+        label times the credit.
         """
         kept = self.arrays
         since = 1 + kept["last"].max(initial=0) - rounds
-        recent = kept["last"][kept["rounds"]] >= since
-        chosen = np.flatnonzero(self._absent(clients) & recent)
-        chosen = chosen[len(chosen) - int(min(len(chosen), most)) :]
-        return kept["beliefs"][chosen], kept["sketches"][chosen].astype(np.float64)
+        chosen = self._absent(clients) & (kept["last"][kept["rounds"]] >= since)
+        trust = (kept["beliefs"][chosen] @ kept["labels"]) * kept["credit"][chosen]
+        return trust, kept["sketches"][chosen].astype(np.float64)
 
     def trusts_absent(self, clients: NDArray[np.int64], least: float) -> bool:
         """Return whether a client not among these has an expected label of at least ``least``."""
@@ -333,6 +341,8 @@ def _of_today(arrays: dict[str, NDArray[Any]]) -> Arrays:
             "last": np.arange(1, 1 + paths),
             "window": np.array(Window()),
         }
+    if "credit" not in arrays:
+        arrays["credit"] = np.ones(len(np.atleast_1d(arrays["clients"])))
     if "first" not in arrays:  # nobody was ever absent, as far as is known
         arrays["first"] = np.maximum(1, arrays["last"] - arrays["counts"] + 1)
     for name, like in (("before", "sketches"), ("earlier", "positions")):
@@ -378,6 +388,7 @@ def _hold_values(arrays: Arrays) -> bool:
         and not np.isinf(arrays["before"]).any()
         and not np.isinf(arrays["earlier"]).any()
         and np.allclose(beliefs.sum(axis=1), 1.0)
+        and bool(((arrays["credit"] >= 0) & (arrays["credit"] <= 1)).all())
     )
 
 

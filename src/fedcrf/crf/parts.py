@@ -29,8 +29,9 @@ class Absent:
 
     Attributes:
         cosines: (m + n, m + n) cosines of the updates, first of the round's clients.
-        trust: (n,) expected labels of the absent ones.
-        most_votes: How many votes all m + n have together at most, each as many as it is trusted.
+        trust: (n,) what is remembered of the trust in the absent ones.
+        most_votes: The most that Σ p_j/k_j, by trust p_j and copies k_j, counts for over all m + n;
+            if it is more, every vote counts that much less.
     """
 
     cosines: NDArray[np.float64]

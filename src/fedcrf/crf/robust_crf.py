@@ -94,9 +94,9 @@ class RobustCRF(Settings):
     Where a round is one mini-batch, a single update is mostly noise. So updates are averaged over a
     window of rounds, whose length the CRF finds (`fedcrf.crf.window`).
 
-    Clients are remembered under their identities, also while they are absent; those of the longest
-    window oppose the clients of a small round. What is compared with an earlier round is compared
-    by sketches; nothing of size d is remembered.
+    Clients are remembered under their identities, also while they are absent. Those that took
+    part in one of the last `longest_window` rounds oppose the clients of a small round. What is
+    compared with an earlier round is compared by sketches; nothing of size d is remembered.
 
     Attributes:
         tolerance: τ, how much clients may differ. An opposition of 0.5τ is tolerated, a norm of
@@ -144,7 +144,7 @@ class RobustCRF(Settings):
     """
 
     behaviour: ClassVar[int] = 6
-    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 5, "large_round": 3}
+    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 6, "large_round": 3}
     """The numbers of what differs where some clients are absent, and in large rounds."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
@@ -385,6 +385,7 @@ class RobustCRF(Settings):
         kept = past.scatter(
             who[present],
             learnt[present],
+            np.broadcast_to(credit, len(who))[present],
             averages.of_clients(present),
             expected=start + moved,
             window=window.after(averages.response, self.longest_window),
@@ -422,23 +423,23 @@ class RobustCRF(Settings):
         averages: Averages,
         statistics: UpdateStatistics,
     ) -> Absent | None:
-        """Return who is heard besides a small round's clients: those of the longest window.
+        """Return who is heard besides the clients of a small round.
 
-        All together have as many votes as ten new clients.
+        They are those that took part in one of the last `longest_window` rounds, unless they are
+        too many to be of small rounds. All together have at most the votes of ten new clients.
         """
-        if large_round_share(statistics.finite, LARGE_ROUND) > 0.0:
+        finite = statistics.finite
+        if large_round_share(finite, LARGE_ROUND) > 0.0:
             return None
-        window = self.longest_window
-        beliefs, sketches = past.absent(who, window, most=LARGE_ROUND * window)
-        if not len(beliefs):
+        trust, sketches = past.absent(who[finite], self.longest_window)
+        if not 0 < len(trust) <= LARGE_ROUND * self.longest_window:
             return None
         rows = np.concatenate([averages.updates, sketches])
         lengths = row_norms(rows)
         lengths[lengths == 0.0] = 1.0
         cosines = rows @ rows.T / (lengths[:, None] * lengths)
         cosines[: len(who), : len(who)] = statistics.cosines
-        most_votes = LARGE_ROUND * self.unknown_label
-        return Absent(cosines, beliefs @ past.arrays["labels"], most_votes)
+        return Absent(cosines, trust, most_votes=LARGE_ROUND * self.unknown_label)
 
     def _counted(
         self, claimed: Vector, norms: Vector, response: Vector

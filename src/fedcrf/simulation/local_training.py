@@ -525,12 +525,13 @@ ONEDNN_FROM = 4_000_000
 def onednn_is_faster() -> bool:
     """Tell whether oneDNN multiplies matrices faster than MKL, which torch calls.
 
-    On AMD's processors MKL makes no use of AVX-512, and takes twice the time of oneDNN.
+    On AMD's processors MKL makes no use of AVX-512, and takes up to twice the time of oneDNN.
     """
     has_mkl: bool = torch.backends.mkl.is_available()  # type: ignore[no-untyped-call]
     has_avx512 = torch.backends.cpu.get_cpu_capability().startswith("AVX512")
     callable_here = hasattr(torch.ops.mkldnn, "_linear_pointwise")
-    return "AMD" in processor() and has_avx512 and has_mkl and callable_here
+    is_amd = "AMD" in processor().replace("AMD64", "")  # any such machine's architecture
+    return is_amd and has_avx512 and has_mkl and callable_here
 
 
 def _onednn(left: Tensor, right: Tensor, bias: Tensor | None = None) -> Tensor | None:
@@ -553,7 +554,7 @@ def _multiply(left: Tensor, right: Tensor, out: Tensor, bias: Tensor | None = No
 def _accumulate(out: Tensor, left: Tensor, right: Tensor, beta: float, alpha: float) -> None:
     """Set ``out`` to β · itself + α · left · right."""
     if (product := _onednn(left, right)) is not None:
-        out.mul_(beta).add_(product, alpha=alpha)
+        (out.mul_(beta) if beta else out.zero_()).add_(product, alpha=alpha)
     else:
         out.addmm_(left, right, beta=beta, alpha=alpha)
 
@@ -577,8 +578,8 @@ class MLPTraining:
     """Local training of a perceptron without autograd: the same steps, less memory traffic.
 
     The gradient of a linear layer is a matrix product, so it can be accumulated straight into the
-    momentum buffer; nothing is allocated within an epoch. The buffers are reused for every client
-    and round.
+    momentum buffer. But for products by oneDNN, nothing is allocated within an epoch. The buffers
+    are reused for every client and round.
     """
 
     behaviour: ClassVar[int] = 1
