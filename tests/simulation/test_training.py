@@ -132,17 +132,11 @@ def as_a_run_does(
     return train(data, objective, epochs(settings, len(data), shuffle), None, 1)
 
 
-def as_a_run_does_by_onednn(
-    model: nn.Module,
-    data: Examples,
-    objective: Objective,
-    settings: LocalTraining,
-    shuffle: np.random.Generator,
-) -> float:
+def as_a_run_does_by_onednn(*given: Any) -> float:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(local_training, "ONEDNN_FROM", 1)
         patch.setattr(local_training, "onednn_is_faster", lambda: True)
-        return as_a_run_does(model, data, objective, settings, shuffle)
+        return as_a_run_does(*given)
 
 
 every_way = pytest.mark.parametrize("train", [generally, as_a_run_does, as_a_run_does_by_onednn])
