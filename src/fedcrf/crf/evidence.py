@@ -413,20 +413,19 @@ class Opposition(LinearPart):
         1/k, σ and σ − median(σ) are (m,); t is (m,), or one number.
         """
         num_clients, finite, credit = seen.num_clients, seen.finite, seen.credit
-        cosines, remembered = seen.cosines, np.empty(0)
         large = weaker = large_round_share(finite, self.large_round)
-        absent = seen.absent if large == 0.0 else None
-        if absent is not None:
-            cosines, remembered = absent.cosines, absent.trust
-            ones = np.ones(len(remembered))
-            finite = np.concatenate([finite, ones > 0.0])
-            credit = np.concatenate([np.broadcast_to(credit, num_clients), ones])
-        judges = np.flatnonzero(finite & (credit >= 0.5))
-        vote = votes(cosines, self.vote_power)
+        absent = seen.absent if large == 0.0 and seen.initial is not None else None
+        cosines = seen.cosines if absent is None else absent.cosines
+        vote, remembered = votes(cosines, self.vote_power), np.empty(0)
         if absent is not None and seen.initial is not None:
+            remembered = absent.trust
+            others = np.ones(len(remembered))  # finite, and their trust holds their credit
+            finite = np.concatenate([finite, others.astype(bool)])
+            credit = np.concatenate([np.broadcast_to(credit, num_clients), others])
             trusted = np.concatenate([seen.initial.dot(labels), remembered])
             num_votes = vote[finite].dot(trusted[finite])
             weaker = 1.0 - min(1.0, absent.most_votes / max(num_votes, TINY))
+        judges = np.flatnonzero(finite & (credit >= 0.5))
         against = np.where(np.isnan(cosines), 0.0, -cosines)
         np.fill_diagonal(against, 0.0)
         conflicts = np.where(against > 0.0, against, weaker * against)
