@@ -280,12 +280,12 @@ class Camps(LinearPart):
     camp clients agree, across they oppose each other. In signed graphs this is structural balance
     (Harary, 1953). A client counts by a_i = p_i/k_i, its expected label before the round's evidence
     and its vote; see `votes`. For client i, w_i and x_i are the means of cos(u_i, u_j) over its own
-    camp and the other one, by their a_j, and z_i is the smaller of w_i and −x_i, each in its
-    standard errors. The clarity z is the least z_i of the nine tenths with the largest.
+    camp and the other one, by their a_j, and ζ_i is the smaller of w_i and −x_i, each in its
+    standard errors. The clarity ζ is the least ζ_i of the nine tenths with the largest.
 
     Honest clients with different data oppose each other too, but in many directions: some client
     of nearly every camp is not opposed by the other one, or disagrees with its own. In the worlds
-    with ten classes that chose z was 0.8 at most. Clients that share wrong labels push in one
+    with ten classes that chose ζ was 0.8 at most. Clients that share wrong labels push in one
     direction, and all others against it. A clarity of ``tolerance`` is tolerated.
 
     Honest clients of few kinds, as where there are two classes, are clear camps too. But then the
@@ -294,7 +294,7 @@ class Camps(LinearPart):
     camps are no evidence.
 
     In the camp with the smaller Σ a_i, if it has two clients or more,
-    e_i = max(0, 1 − 2s)·min(limit, max(0, z − tolerance)); otherwise e_i = 0. ℓ is the large-round
+    e_i = max(0, 1 − 2s)·min(limit, max(0, ζ − tolerance)); otherwise e_i = 0. ℓ is the large-round
     share.
 
     Attributes:
