@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import importlib.util
 import json
+import multiprocessing
 import re
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from decimal import Decimal
 from fractions import Fraction
@@ -522,6 +527,54 @@ def test_the_same_seed_is_the_same_and_another_another() -> None:
     assert_same(first, simulate(attack=GaussianNoise, attackers=1))
     other = simulate(attack="gaussian", attackers=1, seed=1)
     assert not torch.equal(first.model["0.weight"], other.model["0.weight"])
+
+
+def slow_net() -> nn.Module:
+    """The same network; another thread has time to draw between its layers."""
+    first = nn.Linear(5, 4)
+    time.sleep(0.01)
+    return nn.Sequential(first, nn.ReLU(), nn.Linear(4, 2))
+
+
+def in_threads() -> list[Any]:
+    with ThreadPoolExecutor(3) as threads:
+        return [*threads.map(lambda _: simulate(model=slow_net), range(3))]
+
+
+def in_a_fork_beside_a_thread() -> list[Any]:
+    """A simulation in a process that was forked while a thread of its parent was at one."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def waiting() -> nn.Module:
+        begun.set()
+        ended.wait()
+        return net()
+
+    with ThreadPoolExecutor(1) as thread:
+        beside = thread.submit(simulate, model=waiting)
+        begun.wait()
+        try:
+            with multiprocessing.get_context("fork").Pool(1) as forked:
+                return [forked.apply_async(simulate).get(timeout=60)]
+        finally:
+            ended.set()
+            beside.result()
+
+
+async def in_a_loop() -> list[Any]:
+    calls = (asyncio.to_thread(simulate, model=slow_net) for _ in range(2))
+    return [simulate(), *await asyncio.gather(*calls)]
+
+
+@pytest.mark.parametrize(
+    "called", [in_threads, in_a_fork_beside_a_thread, lambda: asyncio.run(in_a_loop())],
+    ids=["threads", "a fork", "a loop"],
+)  # fmt: skip
+def test_simulations_at_once_do_not_draw_each_others_numbers(called: Callable[[], Any]) -> None:
+    threads, alone = torch.get_num_threads(), simulate()
+    for each in called():
+        assert_same(alone, each)
+    assert torch.get_num_threads() == threads
 
 
 def test_some_sites_each_round_and_an_attack_by_its_schedule() -> None:

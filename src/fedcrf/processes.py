@@ -1,4 +1,4 @@
-"""Child processes of one thread each."""
+"""Child processes of one thread each, and the turns that threads of one process take."""
 
 from __future__ import annotations
 
@@ -49,16 +49,45 @@ class Child:
         self._process.join()
 
 
+class _Turn:
+    """The lock of `in_turn`; a child that was forked while it was held has one of its own."""
+
+    def __init__(self) -> None:
+        self._renew()
+        if hasattr(os, "register_at_fork"):
+            os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.RLock()
+
+
+_TURN = _Turn()
+
+
+@contextlib.contextmanager
+def in_turn() -> Iterator[None]:
+    """Let threads that train take turns: torch's generator is one for the whole process.
+
+    So is its number of threads. Two that seed the generator at once draw each other's numbers.
+    """
+    with _TURN.lock:
+        yield
+
+
 @contextlib.contextmanager
 def one_thread() -> Iterator[None]:
-    """Keep torch and NumPy to one thread each: the last bit of a product depends on it."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        with threadpool_limits(1):
-            yield
-    finally:
-        torch.set_num_threads(threads)
+    """Keep torch and NumPy to one thread each: the last bit of a product depends on it.
+
+    Threads of this process take turns at it, see `in_turn`.
+    """
+    with in_turn():
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            with threadpool_limits(1):
+                yield
+        finally:
+            torch.set_num_threads(threads)
 
 
 @contextlib.contextmanager

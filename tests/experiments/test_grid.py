@@ -291,10 +291,13 @@ def test_a_finished_cell_whose_records_are_not_its_own(finished: Path, damage: s
     assert len(damaged.records) == len(left), "what there is is shown"
 
 
-def test_an_executor_s_workers_come_to_the_same(tmp_path: Path, finished_once: Path) -> None:
-    # Threads one after the other: what is sent to a worker and back is all that a cell has.
+@pytest.mark.parametrize("threads", [1, 3])
+def test_an_executor_s_workers_come_to_the_same(
+    tmp_path: Path, finished_once: Path, threads: int
+) -> None:
+    # Threads, which take turns: what is sent to a worker and back is all that a cell has.
     log = Log()
-    with ThreadPoolExecutor(1) as executor:
+    with ThreadPoolExecutor(threads) as executor:
         place = Workplace(device="cpu", executor=executor)
         assert run_grids([(small_spec(), Store(tmp_path))], place, log) == []
     assert results(tmp_path) == results(finished_once)

@@ -45,7 +45,7 @@ from fedcrf.experiments.store import (
 )
 from fedcrf.extras import check_installed, mend
 from fedcrf.models import check_outputs, made_by
-from fedcrf.processes import Child, in_child, one_thread
+from fedcrf.processes import Child, in_child, in_turn, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import RoundRecord, Rounds, reported_round, rounds_of
@@ -245,6 +245,7 @@ def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[Cell
         return failed
 
 
+@in_turn()  # models are made
 def _checked(runs: Runs, workplace: Workplace) -> list[list[PartitionRecord]]:
     """Look at all that can be wrong before anything is written; return what clients will hold."""
     load = lru_cache(maxsize=1)(workplace.load)  # the runs of a suite share data and partitions

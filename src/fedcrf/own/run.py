@@ -41,7 +41,7 @@ from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
 from fedcrf.own.trial import SECOND_STEP, Factory, Tried, chosen, parts_of, task_of, tensors_of
-from fedcrf.processes import one_thread
+from fedcrf.processes import in_turn, one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
 from fedcrf.rules.wrappers import Judged
 from fedcrf.simulation.engine import state_of
@@ -235,6 +235,7 @@ def _naming_arguments() -> Iterator[None]:
 def _as_anywhere() -> Iterator[None]:
     """Let training have gradients, and the numbers be the same, wherever it is called."""
     with (
+        in_turn(),
         torch.inference_mode(False),
         torch.autocast("cpu", enabled=False),
         torch.autocast("cuda", enabled=False),
