@@ -4,8 +4,27 @@ import io
 import os
 import re
 import sys
+from pathlib import Path
 
 from fedcrf.extras import mend
+from fedcrf.files import naming
+
+OUTPUT = Path("standard output")
+"""What errors call it."""
+
+
+class Output(io.TextIOWrapper):
+    """Standard output, whose errors name it: on a full disk they would name no file, or another."""
+
+    def write(self, text: str) -> int:
+        """Write text."""
+        with naming(OUTPUT):
+            return super().write(text)
+
+    def flush(self) -> None:
+        """Write what is still held."""
+        with naming(OUTPUT):
+            super().flush()
 
 
 def main() -> None:
@@ -38,10 +57,16 @@ def _ready_for_any_text() -> None:
         if stream is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, open(os.devnull, mode, encoding="utf-8"))  # noqa: SIM115
-        elif (
-            name == "stdout" and isinstance(stream, io.TextIOWrapper) and stream.errors == "strict"
-        ):
-            stream.reconfigure(errors="backslashreplace")
+        elif name == "stdout" and isinstance(stream, io.TextIOWrapper):
+            # The second is that of the locale C, where letters that it lacks would be errors too.
+            refused = stream.errors in ("strict", "surrogateescape")
+            sys.stdout = Output(
+                stream.buffer,
+                stream.encoding,
+                "backslashreplace" if refused else stream.errors,
+                line_buffering=stream.line_buffering,
+                write_through=stream.write_through,
+            )
 
 
 if __name__ == "__main__":

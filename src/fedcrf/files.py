@@ -50,7 +50,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     if path.exists() and not path.is_file():
         raise OSError(errno.EINVAL, "not a file", str(path))
     unfinished = path.with_name(f".{path.name}.{os.getpid()}-{secrets.token_hex(4)}")
-    with _named(path, unfinished):
+    with naming(path, unfinished):
         try:
             with unfinished.open("xb") as file:
                 yield file
@@ -112,7 +112,7 @@ def append_line(path: Path, line: bytes) -> None:
 
     It raises what `atomic_write` does.
     """
-    with _named(path), path.open("ab", buffering=0) as file:
+    with naming(path), path.open("ab", buffering=0) as file:
         before = file.tell()
         try:
             rest = memoryview(line)
@@ -125,7 +125,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 
 @contextmanager
-def _named(path: Path, stand_in: Path | None = None) -> Iterator[None]:
+def naming(path: Path, stand_in: Path | None = None) -> Iterator[None]:
     """Let an error of writing name the file, not what stands in for it, and what helps."""
     try:
         yield

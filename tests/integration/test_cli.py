@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 import re
 import shutil
 import signal
@@ -754,11 +755,46 @@ def test_bad_input_in_a_fresh_interpreter(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_stream_that_lacks_signs_or_is_closed_ends_no_command(tmp_path: Path) -> None:
-    ascii_alone = environment(PYTHONIOENCODING="ascii")
-    said = fedcrf("methods", cwd=tmp_path, env=ascii_alone)
+@pytest.mark.parametrize(
+    "ascii_alone",
+    [
+        {"PYTHONIOENCODING": "ascii"},
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+    ],
+    ids=["encoding", "locale"],
+)
+def test_a_stream_that_lacks_signs_ends_no_command(
+    ascii_alone: dict[str, str], tmp_path: Path
+) -> None:
+    said = fedcrf("methods", cwd=tmp_path, env=environment(**ascii_alone))
     assert (said.rc, said.err) == (0, "")
     assert r"\u03a3" in said.out  # Σ
+
+
+FULL = "fedcrf: error: standard output: No space left on device: make room, and give the same"
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"], ids=["at the end", "at once"])
+@pytest.mark.parametrize("arguments", [["run", "--describe"], ["attacks"]], ids=" ".join)
+@pytest.mark.parametrize(("to", "rc", "said"), [(">/dev/full", 1, FULL), (">&9", 141, "")])
+def test_what_cannot_be_printed_ends_a_command_in_a_line(
+    to: str, rc: int, said: str, arguments: list[str], unbuffered: str, tmp_path: Path
+) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    printed = f'exec "$@" {to.replace("9", str(writer))}'
+    done = subprocess.run(
+        ["bash", "-c", printed, "bash", *command(*arguments)],
+        cwd=tmp_path, env=environment(PYTHONUNBUFFERED=unbuffered),
+        stderr=subprocess.PIPE, text=True, pass_fds=[writer],
+    )  # fmt: skip
+    os.close(writer)
+    assert done.returncode == rc
+    assert done.stderr.count("\n") == len(said.splitlines())
+    assert done.stderr.startswith(said)
+
+
+def test_a_closed_stream_ends_no_command(tmp_path: Path) -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command(*SMALL_RUN, "-o", "run")]
     done = subprocess.run(closed, cwd=tmp_path, env=environment(), capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")

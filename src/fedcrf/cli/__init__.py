@@ -70,6 +70,9 @@ for command in (
 INTERRUPTED = 130
 """The exit status of a program that Ctrl-C ended."""
 
+NOBODY_READS = 141
+"""The exit status of a program whose output has no reader any more, as the shell has it."""
+
 
 def main() -> None:
     """Run the command line; every mistake of the user ends in one line and a non-zero status."""
@@ -77,6 +80,7 @@ def main() -> None:
     warnings.showwarning = _notice_of(warnings.showwarning)
     try:
         status = app(standalone_mode=False)
+        sys.stdout.flush()
     except ClickException as error:
         said = error.format_message()  # nothing where no command was given: the help is out by then
         said = re.sub(r"( Did you mean .*\?)\1", r"\1", said)  # typer and click both say so
@@ -86,10 +90,17 @@ def main() -> None:
     except (typer.Abort, KeyboardInterrupt):
         status = INTERRUPTED
     except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        status = 141
+        status = NOBODY_READS
     except OSError as error:
         status = _fail(of_file(error), 1)
+    except SystemExit as end:  # click's and rich's, where nobody reads what they print
+        if not isinstance(end.__context__, BrokenPipeError):
+            raise
+        status = NOBODY_READS
+    try:
+        sys.stdout.flush()
+    except OSError:  # which is said by now: let the interpreter not try again
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     if status == INTERRUPTED:  # which typer may also return by itself
         _fail("interrupted; give the same command again to go on", INTERRUPTED)
     sys.exit(status if isinstance(status, int) else 0)
