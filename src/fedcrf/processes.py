@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import multiprocessing
 import os
 import signal
 import threading
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 import torch.multiprocessing
 from threadpoolctl import threadpool_limits
+
+from fedcrf.errors import FedcrfError
 
 
 class Child:
@@ -47,6 +50,18 @@ class Child:
         if now:
             self._process.terminate()
         self._process.join()
+
+
+def check_not_imported_anew() -> None:
+    """Raise a `FedcrfError` in a child that imports its parent's script, and begins it once more.
+
+    `multiprocessing` itself looks at the same mark, and refuses only children of such a child.
+    """
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        raise FedcrfError(
+            "every process of a run imports the script that began it: let the script call what "
+            "runs cells below 'if __name__ == \"__main__\":', or give jobs=1"
+        )
 
 
 class _Turn:

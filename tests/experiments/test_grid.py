@@ -10,6 +10,7 @@ import resource
 import signal
 import socket
 import statistics
+import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -38,6 +39,7 @@ from fedcrf.experiments.spec import RunSpec, resolve
 from fedcrf.experiments.store import Store
 from fedcrf.loggers import result_values, round_values
 from fedcrf.simulation.rounds import Simulation
+from integration.command_line import environment
 
 
 def results(folder: Path) -> dict[str, tuple[list[Any], dict[str, Any], bytes]]:
@@ -289,6 +291,38 @@ def test_a_finished_cell_whose_records_are_not_its_own(finished: Path, damage: s
     (damaged,) = (each for each in read_results(Store(finished)).cells if each.damage)
     assert damaged.cell.name == "fedavg-seed-0"
     assert len(damaged.records) == len(left), "what there is is shown"
+
+
+SCRIPT = """
+from pathlib import Path
+from fedcrf.experiments.grid import Workplace, run_grids
+from fedcrf.experiments.study import Study
+
+def run():
+    base = {"methods": ["fedavg", "uniform"], "seeds": [0], "rounds": {"maximum": 1}}
+    place = Workplace(device="cpu", jobs=2)
+    print(len(run_grids(Study((base,)).runs(Path("run")), place, lambda event: None)), "failed")
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "printed"),
+    [("run()", "2 failed\n"), ('if __name__ == "__main__": run()', "0 failed\n")],
+    ids=["every process", "one process"],
+)
+def test_a_script_that_its_own_processes_would_begin_anew_is_told_so(
+    call: str, printed: str, tmp_path: Path
+) -> None:
+    (tmp_path / "script.py").write_text(f"{SCRIPT}{call}\n")
+    done = subprocess.run(
+        [sys.executable, "script.py"], cwd=tmp_path, env=environment(),
+        capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (0, printed)
+    told = "every process of a run imports the script that began it: let the script call what runs"
+    assert (told in done.stderr) == (printed[0] == "2")
+    assert "another process" not in done.stderr
 
 
 @pytest.mark.parametrize("threads", [1, 3])

@@ -45,7 +45,7 @@ from fedcrf.experiments.store import (
 )
 from fedcrf.extras import check_installed, mend
 from fedcrf.models import check_outputs, made_by
-from fedcrf.processes import Child, in_child, in_turn, one_thread
+from fedcrf.processes import Child, check_not_imported_anew, in_child, in_turn, one_thread
 from fedcrf.rules.byzfl import ByzFLRule
 from fedcrf.simulation.federation import build_federation, check_splits, client_splits
 from fedcrf.simulation.records import RoundRecord, Rounds, reported_round, rounds_of
@@ -216,6 +216,7 @@ def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[Cell
     Raises:
         FedcrfError: Anything the user can mend; nothing is run in that case.
     """
+    check_not_imported_anew()
     workplace.torch_device()
     made = _checked(runs, workplace)
     failed: list[CellFailed] = []
@@ -526,6 +527,7 @@ def run_suite(
     """
     from fedcrf.experiments.results import keys_of, score_table  # tables, which no worker needs
 
+    check_not_imported_anew()
     cells = suite.cells  # what cannot be run is said before there is a folder
     store.check_suite()
     if not store.is_suite:  # likewise of their data
