@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields, replace
@@ -26,6 +27,7 @@ from fedcrf.checks import (
     is_number,
     number,
 )
+from fedcrf.crf import Field
 from fedcrf.errors import KeywordError
 from fedcrf.experiments.settings import build, without_gone
 from fedcrf.models import CNN, MLP, MODELS, SmallCNN
@@ -157,6 +159,34 @@ class Typed(Settings):
     share: Annotated[float, number(0.25, 0.75)] = 0.5
     rate: Positive = 1.0
     kept: Part = 1.0
+
+
+def repeating() -> list[Any]:
+    """Settings that say how often something is repeated in a round, with what takes each."""
+    named = ("iterations", "evaluations", "local_epochs", "local_steps")
+    kinds = sorted(settings_of(Settings), key=lambda kind: kind.__name__)
+    found = [
+        (kind, each.name)
+        for kind in kinds
+        if not inspect.isabstract(kind)
+        for each in fields(kind)
+        if each.name in named
+    ]
+    assert {LocalTraining, ClientCRF, CRF, RULES["rfa"], RULES["bra"]} <= {
+        kind for kind, _ in found
+    }
+    found += [
+        (byzfl_rule("byzfl-geometric-median"), "T"),
+        (byzfl_rule("byzfl-centered-clipping"), "L"),
+    ]
+    return [pytest.param(kind, name, id=f"{kind.__name__}-{name}") for kind, name in found]
+
+
+@pytest.mark.parametrize(("kind", "name"), repeating())
+def test_what_is_repeated_in_a_round_has_an_end(kind: Any, name: str) -> None:
+    needed = {"labels": (0.0, 1.0), "prior": None} if kind is Field else {}
+    with pytest.raises(FedcrfError, match=rf"{name} 9\d*: give a whole number, [012] to 1000000"):
+        kind(**{name: 9 * 10**18}, **needed)
 
 
 def test_a_setting_is_checked_by_its_type() -> None:

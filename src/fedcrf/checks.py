@@ -31,6 +31,9 @@ from fedcrf.errors import EarlierNameWarning, FedcrfError, KeywordError, cut, un
 LARGEST = 1e100
 """Largest setting: squares of labels times a strength must not overflow."""
 
+MOST_TIMES = 1_000_000
+"""How often a setting may have something repeated in a round: more is a slip, and never ends."""
+
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
 T = TypeVar("T")
@@ -301,6 +304,8 @@ Text = Annotated[str, Checked(check_text)]
 Truth = Annotated[bool, Checked(check_truth)]
 Natural = Annotated[int, whole(0)]
 Count = Annotated[int, whole(1)]
+Times = Annotated[int, whole(1, MOST_TIMES)]
+NaturalTimes = Annotated[int, whole(0, MOST_TIMES)]
 Finite = Annotated[float, number()]
 Positive = Annotated[float, Checked(_number_if(lambda value: value > 0, " above 0"))]
 NotNegative = Annotated[float, number(0.0)]

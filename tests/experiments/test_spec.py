@@ -320,7 +320,7 @@ def test_description_is_complete() -> None:
             ["[training] momentum 0.5 and worker_momentum 0.9: give one of them"],
         ),
         ({"training": {"milestones": [3]}}, ["milestones and learning_rate_decay: give both"]),
-        ({"training": {"local_steps": 0}}, ["local_steps 0", "1 or more"]),
+        ({"training": {"local_steps": 0}}, ["local_steps 0", "1 to 1000000"]),
         ({"rounds": {"evaluate_every": 0}}, ["[rounds] evaluate_every 0", "1 or more"]),
         ({"partition": {"gamma": 1.5}}, ["[partition] gamma 1.5: give a number from 0 to 1"]),
         ({"training": {"batch_size": 10**12}}, ["batch_size", "2147483647 at most"]),

@@ -21,7 +21,18 @@ from numpy.typing import NDArray
 from fedcrf.attacks.base import Attack, Forgery, Scene, Vector, norms, unit
 from fedcrf.attacks.simple import SignFlip
 from fedcrf.attacks.statistical import ALIE, InnerProductManipulation, Opposed
-from fedcrf.checks import Count, Fraction, NotNegative, Positive, Truth, number, one_of, whole
+from fedcrf.checks import (
+    MOST_TIMES,
+    Count,
+    Fraction,
+    NotNegative,
+    Positive,
+    Times,
+    Truth,
+    number,
+    one_of,
+    whole,
+)
 from fedcrf.crf import RobustCRF
 from fedcrf.crf.window import curvature_response
 from fedcrf.rules import AggregationResult, ClientReport, Memory, plain_rule
@@ -175,7 +186,7 @@ class Optimal(Attack, ABC):
         ratio: How much a step shrinks, from 0.5 to 1.
     """
 
-    evaluations: Count = 20
+    evaluations: Times = 20
     start: NotNegative = 0.0
     step: Positive = 10.0
     ratio: Annotated[float, number(0.5, 1.0)] = 0.8
@@ -246,7 +257,7 @@ class Adaptive(Attack):
     renamed: ClassVar[Mapping[str, str]] = {"answer": "faked_response"}
 
     family: FamilyName = "all"
-    evaluations: Annotated[int, whole(2)] = 12
+    evaluations: Annotated[int, whole(2, MOST_TIMES)] = 12
     stretch: Annotated[float, number(1.0)] = 1.0
     least_kept: Fraction = 0.0
     patience: NotNegative = 0.0

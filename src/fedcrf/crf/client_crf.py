@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from fedcrf.checks import Count, Natural, NotNegative, Positive, Settings, Truth
+from fedcrf.checks import Count, Natural, NaturalTimes, NotNegative, Positive, Settings, Truth
 from fedcrf.crf.field import Field
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
@@ -70,7 +70,7 @@ class ClientCRF(Settings):
     labels: tuple[float, ...] = (0.0, 0.25, 1.0)
     pairwise_strength: NotNegative = 0.5
     bandwidth: Positive = 0.5
-    iterations: Natural = 5
+    iterations: NaturalTimes = 5
     reliability_gate: Truth = True
     weight_by_examples: Truth = True
     neighbours: Count | None = None

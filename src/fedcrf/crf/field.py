@@ -8,7 +8,15 @@ from typing import Any
 
 import numpy as np
 
-from fedcrf.checks import Natural, Settings, Share, check_whole, checked_number, checked_share
+from fedcrf.checks import (
+    MOST_TIMES,
+    NaturalTimes,
+    Settings,
+    Share,
+    check_whole,
+    checked_number,
+    checked_share,
+)
 from fedcrf.crf.parts import (
     Causes,
     Energy,
@@ -84,7 +92,7 @@ class Field(Settings):
     evidence: tuple[EvidencePart, ...] = ()
     pairwise: tuple[PairwisePart, ...] = ()
     persistence: Share = 0.0
-    iterations: Natural = 5
+    iterations: NaturalTimes = 5
     damping: Share = 0.0
 
     def __post_init__(self) -> None:
@@ -199,7 +207,7 @@ def mean_field(
     Raises:
         FedcrfError: Iterations or a damping outside their ranges.
     """
-    check_whole("iterations", iterations, least=0)
+    check_whole("iterations", iterations, least=0, most=MOST_TIMES)
     checked_share("damping", damping)
     marginals, updated, last_energy = initial, initial, b""
     for _ in range(iterations):

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcrf.checks import Count, Positive, Share
+from fedcrf.checks import Positive, Share, Times
 from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import projections
 from fedcrf.statistics.inputs import Layers, blocks
@@ -39,7 +39,7 @@ class FedAWA(Deciding):
     """
 
     remembers: ClassVar[bool] = True
-    iterations: Count = 1
+    iterations: Times = 1
     learning_rate: Positive = 1e-3
     beta1: Share = 0.5
     beta2: Share = 0.999

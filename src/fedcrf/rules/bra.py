@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcrf.checks import Count, Positive, Truth
+from fedcrf.checks import Positive, Times, Truth
 from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import EPSILON
 
@@ -32,7 +32,7 @@ class BRA(Deciding):
             it is the code's default, "v1", for which the models' unit matters.
     """
 
-    iterations: Count = 100
+    iterations: Times = 100
     tolerance: Positive = 1e-3
     scale_invariant: Truth = False
 

@@ -23,7 +23,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Count, Natural, Positive
+from fedcrf.checks import Count, Natural, Positive, Times
 from fedcrf.errors import FedcrfError, unknown_name
 from fedcrf.extras import check_installed
 from fedcrf.rules.base import ROUNDS, AggregationResult, Deciding, Memory, Round, stepped_state
@@ -66,11 +66,11 @@ AGGREGATORS: Mapping[str, Part] = {
     "average": Part("Average"),
     "median": Part("Median", of_arrays=True),
     "trmean": Part("TrMean", takes_f=True),
-    "geometric-median": Part("GeometricMedian", {"nu": (Positive, 0.1), "T": (Count, 3)}),
+    "geometric-median": Part("GeometricMedian", {"nu": (Positive, 0.1), "T": (Times, 3)}),
     "krum": Part("Krum", takes_f=True),
     "multi-krum": Part("MultiKrum", takes_f=True),
     "centered-clipping": Part(
-        "CenteredClipping", {"L": (Count, 1), "tau": (Positive, 100.0)}, remembers=True
+        "CenteredClipping", {"L": (Times, 1), "tau": (Positive, 100.0)}, remembers=True
     ),
     "mda": Part("MDA", takes_f=True),
     "monna": Part("MoNNA", {"idx": (Natural, 0)}, takes_f=True),

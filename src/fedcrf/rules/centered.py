@@ -9,7 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcrf.checks import Count, Natural, Positive
+from fedcrf.checks import Count, Natural, Positive, Times
 from fedcrf.rules.base import (
     ROUNDS,
     AggregationResult,
@@ -52,7 +52,7 @@ class CenteredClipping(Deciding):
     remembers: ClassVar[bool] = True
 
     clip: Positive = 10.0
-    iterations: Count = 3
+    iterations: Times = 3
     bucket_size: Count = 2
     seed: Natural | None = None
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import Count, Natural, NotNegative, Part
+from fedcrf.checks import Natural, NotNegative, Part, Times
 from fedcrf.extras import check_installed
 from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round
 from fedcrf.statistics.inputs import MANY_NUMBERS, Layers, blocks
@@ -45,7 +45,7 @@ class DnC(Deciding):
     seed: Natural | None = None
     num_byzantine: Natural | None = None
     sampled: Part = 0.2
-    iterations: Count = 5
+    iterations: Times = 5
     filter_fraction: NotNegative = 1.0
 
     def decide(self, given: Round) -> AggregationResult:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedcrf.checks import Count, NotNegative, Positive
+from fedcrf.checks import NotNegative, Positive, Times
 from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import EPSILON
 from fedcrf.statistics.one_pass import scatter
@@ -32,7 +32,7 @@ class GeometricMedian(Deciding):
             from their mean.
     """
 
-    iterations: Count = 50
+    iterations: Times = 50
     tolerance: NotNegative = 1e-6
 
     def decide(self, given: Round) -> AggregationResult:
@@ -67,7 +67,7 @@ class RFA(Deciding):
         smoothing: ν; distances below it count as ν.
     """
 
-    iterations: Count = 3
+    iterations: Times = 3
     smoothing: Positive = 1e-6
 
     def decide(self, given: Round) -> AggregationResult:

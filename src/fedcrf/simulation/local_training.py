@@ -23,6 +23,7 @@ from fedcrf.checks import (
     Positive,
     Settings,
     Share,
+    Times,
     check_whole,
 )
 from fedcrf.cores import processor
@@ -70,9 +71,9 @@ class LocalTraining(Settings):
     learning_rate: Positive = 0.01
     momentum: Share | None = None
     batch_size: Count = 64
-    local_epochs: Count | None = None
+    local_epochs: Times | None = None
     precision: Literal["float32", "bfloat16"] = "float32"
-    local_steps: Count | None = None
+    local_steps: Times | None = None
     worker_momentum: Share | None = None
     weight_decay: NotNegative | None = None
     milestones: tuple[int, ...] | None = None
