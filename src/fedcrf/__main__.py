@@ -31,6 +31,11 @@ def main() -> None:
     """Run the command line; a package that is missing is named with the extra that has it."""
     _ready_for_any_text()
     try:
+        Path.cwd()  # without one torch's libraries end the program, and say that they are missing
+    except OSError:
+        print("fedcrf: error: the current folder is gone: go to another one", file=sys.stderr)
+        sys.exit(2)
+    try:
         from fedcrf.cli import main as command_line
 
         command_line()

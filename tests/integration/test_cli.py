@@ -794,6 +794,16 @@ def test_what_cannot_be_printed_ends_a_command_in_a_line(
     assert done.stderr.startswith(said)
 
 
+def test_a_current_folder_that_is_gone_is_a_line(tmp_path: Path) -> None:
+    gone = 'rmdir "$PWD" && exec "$@"'
+    (tmp_path / "here").mkdir()
+    done = subprocess.run(
+        ["bash", "-c", gone, "bash", *command("methods")],
+        cwd=tmp_path / "here", env=environment(), capture_output=True, text=True,
+    )  # fmt: skip
+    is_one_clear_line(Result(done.returncode, done.stdout, done.stderr), ("current folder", "gone"))
+
+
 def test_a_closed_stream_ends_no_command(tmp_path: Path) -> None:
     closed = ["sh", "-c", 'exec "$@" >&-', "sh", *command(*SMALL_RUN, "-o", "run")]
     done = subprocess.run(closed, cwd=tmp_path, env=environment(), capture_output=True, text=True)
