@@ -94,4 +94,4 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> FedcrfError:
     mend = f"did you mean '{nearest[0]}'?" if nearest else others
     if name.endswith(".py"):
         mend = f"name what is in the file, as in {name}:NAME"
-    return FedcrfError(f"unknown {kind} '{name}': {mend}")
+    return FedcrfError(f"unknown {kind} '{cut(name)}': {mend}")

@@ -143,7 +143,8 @@ def _imported(what: str, name: str) -> Any:
     place, _, thing = name.rpartition(":")
     wanted, here = place, str(Path.cwd())
     if place.endswith(".py"):
-        path = Path(place).expanduser().resolve()
+        path = Path(place).expanduser()
+        path = path if "\0" in place else path.resolve()  # no file has such a name
         if not path.is_file():
             raise AbsentError(
                 f"{what} '{name}': there is no file {place}, looked for from {here}: mend the path"

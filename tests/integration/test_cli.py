@@ -663,6 +663,21 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
         ("partition.num_clients", "many"),
     ),
     "broken TOML": (a_file("run.toml", "methods = [\n"), ("run", "run.toml"), ("run.toml", "TOML")),
+    "a name of a sign that is none": (
+        a_file("run.toml", 'methods = ["fed\\u0000\\u001b[1mavg"]\n'),
+        ("run", "run.toml"),
+        (r"'fed\x00\x1b[1mavg'", "'fedavg'"),
+    ),
+    "a file whose name cannot be": (
+        a_file("run.toml", 'methods = ["./a\\u0000.py:Rule"]\n'),
+        ("run", "run.toml"),
+        (r"there is no file ./a\x00.py",),
+    ),
+    "a name without end": (
+        a_file("run.toml", f'methods = ["{"x" * 100_000}"]\n'),
+        ("run", "run.toml"),
+        (f"'{'x' * 200}…': choose from",),
+    ),
     "no run file": (nothing, ("run", "gone.toml"), ("gone.toml",)),
     "run file is a folder": (an_empty_data_folder, ("run", "data"), ("data",)),
     "another run's folder": (

@@ -119,5 +119,7 @@ def _notice_of(show: Callable[..., None]) -> Callable[..., None]:
 
 
 def _fail(message: str, status: int) -> int:
-    print(f"fedcrf: error: {' '.join(message.split())}", file=sys.stderr)
+    line = " ".join(message.split())
+    shown = (each if each.isprintable() else ascii(each)[1:-1] for each in line)
+    print(f"fedcrf: error: {''.join(shown)}", file=sys.stderr)
     return status
