@@ -373,15 +373,16 @@ def _workplace(place: Said) -> Workplace:
 
 @contextmanager
 def _failing(failed: Failed) -> Iterator[None]:
-    """Raise an error after the block if cells failed, in place of what follows from that."""
+    """Raise an error after the block if cells failed, and say what went wrong in it beside."""
     then = ""
     try:
         yield
     except BrokenPipeError:
         raise  # who reads what is printed is gone
-    except FedcrfError:
+    except FedcrfError as error:
         if not failed:
             raise
+        then = f"; and {error}"
     except OSError as error:
         if not failed:
             raise
