@@ -206,6 +206,32 @@ def test_a_summary_that_cannot_be_read_is_not_called_damaged(finished: Path) -> 
         cell_of(finished).summary()
 
 
+@pytest.mark.parametrize(
+    ("file", "known", "later", "key"),
+    [
+        ("cells/fedavg-seed-0/rounds.jsonl", '{"round":2,', '{"new":1,"round":2,', "new"),
+        ("cells/fedavg-seed-0/rounds.jsonl", '"seconds":{', '"seconds":{"new":1,', "seconds.new"),
+        ("cells/fedavg-seed-0/summary.json", '"method"', '"new": [1], "method"', "new"),
+        ("partitions/seed-0.json", '"client":0', '"client":0,"new":0', "clients.0.new"),
+    ],
+)
+def test_what_a_later_version_wrote_is_not_called_damaged(
+    file: str, known: str, later: str, key: str, finished: Path
+) -> None:
+    path, store = finished / file, Store(finished)
+    text = path.read_text()
+    assert known in text
+    path.write_text(text.replace(known, later))
+    cell = cell_of(finished)
+    said = rf" has '{key}', which this version does not know: use the version that wrote it$"
+    with pytest.raises(FedcrfError, match=said):
+        (cell.records(), cell.summary(), store.partition(0))
+    # Where a key is missing too, it is damaged.
+    path.write_text(path.read_text().replace('"clients":', '"client":', 1).replace('"seed', '"sed'))
+    with pytest.raises(FedcrfError, match=r" is not "):
+        (cell.records(), cell.summary(), store.partition(0))
+
+
 @pytest.mark.parametrize("content", [b"", b"{}", b"[1]", b"\xff", b'{"method": "fedavg"}'])
 def test_a_damaged_summary_is_named(finished: Path, content: bytes) -> None:
     (finished / "cells" / "fedavg-seed-0" / "summary.json").write_bytes(content)

@@ -43,7 +43,7 @@ from filelock import FileLock, Timeout
 from pydantic import Field, TypeAdapter, ValidationError
 
 from fedcrf.data import ClientSplit, ImageDataset
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, cut
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.settings import Options, differences, merge, read_toml, without_gone
 from fedcrf.experiments.spec import KINDS, SHARED, CellKey, CellSpec, RunSpec, cell_of, resolve
@@ -130,8 +130,8 @@ def read_lines(path: Path, kind: Any, wanted: str) -> tuple[list[Any], str | Non
     for number, line in enumerate(lines, start=1):
         try:
             records.append(parse(line))
-        except ValidationError:
-            return records, f"{path}, line {number}, is not {wanted}"
+        except ValidationError as error:
+            return records, f"{path}, line {number}, {_of_later(error) or f'is not {wanted}'}"
     return records, None
 
 
@@ -146,8 +146,17 @@ def read_record(kind: type[R], path: Path, wrong: str) -> R | None:
         return None
     except OSError as error:
         raise FedcrfError(f"{path} cannot be read: {error.strerror}; mend that") from None
-    except ValidationError:
-        raise FedcrfError(f"{path} {wrong}") from None
+    except ValidationError as error:
+        raise FedcrfError(f"{path} {_of_later(error) or wrong}") from None
+
+
+def _of_later(error: ValidationError) -> str | None:
+    """Return what a record has that this version does not know, where nothing else is wrong."""
+    found = error.errors()
+    if any(each["type"] != "extra_forbidden" for each in found):
+        return None
+    key = cut(".".join(map(str, found[0]["loc"])))
+    return f"has '{key}', which this version does not know: use the version that wrote it"
 
 
 def undamaged(found: tuple[list[R], str | None]) -> list[R]:
