@@ -383,6 +383,21 @@ def no_compilation(patch: pytest.MonkeyPatch, folder: Path) -> None:
     patch.setattr(compiled, "__file__", str(folder / "compiled.py"))
 
 
+def damaged_code(patch: pytest.MonkeyPatch, folder: Path) -> None:
+    source = Path(compiled.__file__).with_name("kernels.py").read_text("utf-8")
+    quick = "\n@njit(cache=True)\ndef gather(*arguments):\n    return None\n"
+    (folder / "kernels.py").write_text(source + quick, "utf-8")
+    patch.setattr(compiled, "__file__", str(folder / "compiled.py"))
+    patch.setenv("FEDCRF_CACHE", str(folder / "cache"))
+    compiled._kernels.cache_clear()
+    compiled.about_median([[np.ones(5, np.float32)]] * 2, None, None)
+    assert not compiled.GIVEN_UP
+    kept = [*folder.rglob("*.nbi"), *folder.rglob("*.nbc")]
+    assert kept
+    for each in kept:
+        each.write_bytes(each.read_bytes()[:10])
+
+
 @pytest.mark.parametrize(
     ("spoil", "reason", "mend"),
     [
@@ -394,6 +409,7 @@ def no_compilation(patch: pytest.MonkeyPatch, folder: Path) -> None:
             "can be written in FEDCRF_CACHE",
         ),
         (no_compilation, "TypingError: ", "the plain pass does the same"),
+        (damaged_code, "UnpicklingError: ", r"remove \S*/cache/kernels, in which a file is dam"),
     ],
 )
 def test_without_compiled_code_the_plain_pass_answers_and_says_why_once(

@@ -15,6 +15,7 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import logging
+import pickle
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -447,7 +448,12 @@ def _kernels() -> ModuleType:
 def _call(function: Any, *arguments: Any) -> None:
     """Call a compiled function; say how long it took where it had to be compiled first."""
     known, started = len(function.overloads), time.perf_counter()
-    function(*arguments)
+    try:
+        function(*arguments)
+    except (EOFError, pickle.UnpicklingError) as error:  # of what Numba has kept
+        kept = Path(function.py_func.__code__.co_filename).parent
+        error.add_note(f"remove {kept}, in which a file is damaged")
+        raise
     made = sum(function.stats.cache_misses.values()) if len(function.overloads) > known else 0
     if made > TOLD.get(function.__name__, 0):  # else it was kept, or made for a task beside this
         TOLD[function.__name__] = made
