@@ -54,6 +54,7 @@ from fedcrf.experiments.results import held, read_results, suite_cells  # noqa: 
 from fedcrf.experiments.results import table as table_of  # noqa: E402
 from fedcrf.experiments.settings import averaging_method, method_title  # noqa: E402
 from fedcrf.experiments.store import Store  # noqa: E402
+from fedcrf.experiments.study import PROTOCOLS as PROTOCOL_NAMES  # noqa: E402
 from fedcrf.experiments.study import read_suite  # noqa: E402
 from fedcrf.files import write_text  # noqa: E402
 
@@ -419,9 +420,35 @@ def limits() -> str:
         "Sites of very unequal size": method_table("run", linked_runs("unequal-*")),
         "Small federations": method_table("run", linked_runs("iid-*")),
         "Two classes, and sites of two kinds": method_table("run", linked_runs("two-*")),
+        "Under attack with a tolerance of 3": tolerances("attacks-digits", "-tolerance-3"),
         "The least weight of a client, CRF-robust": least_weights(small, "crf-robust"),
     }
     return "\n".join(f"### {title}\n\n{table.as_markdown()}" for title, table in tables.items())
+
+
+def tolerances(folder: str, other: str) -> Table:
+    """Return the worst cases of a suite by our robust rule, and by it with another tolerance."""
+    found = [
+        of_method(results_of(ROBUSTNESS / each), "crf-robust")
+        .groupby(["partition", "condition"])["accuracy"]
+        .mean()
+        for each in (folder, folder + other)
+    ]
+    groups = dict(read_suite("attacks").groups)
+    flipped = ["label-flip"]
+    twelve = [name for name in groups["13 attacks"] if name not in flipped]
+    titles = {"flipped labels": flipped, "worst of the other twelve": twelve}
+    titles |= {title: groups[name] for title, name in GROUPS.items() if name != "13 attacks"}
+    rows = [
+        (title, *(_both(found, partition, names) for partition in PARTITIONS))
+        for title, names in {"nobody wrong": ["none"], **titles}.items()
+    ]
+    return Table("", ("tolerance 1 / 3", *PARTITIONS.values()), tuple(rows))
+
+
+def _both(found: Iterable[pd.Series], partition: str, names: Sequence[str]) -> str:
+    worst = [means[partition].reindex(names).min(skipna=False) for means in found]
+    return NO_NUMBER if np.isnan(worst).any() else " / ".join(f"{each:.3f}" for each in worst)
 
 
 PLACES: Mapping[str, str] = {
@@ -506,13 +533,16 @@ def gain() -> str:
 PROTOCOLS = RESULTS / "protocols"
 
 
-def places_of(folder: Path, suite: str, dataset: str, *, changed: bool = False) -> list[Place]:
+def places_of(
+    folder: Path, suite: str, dataset: str, *, changed: bool = False, full: bool = False
+) -> list[Place]:
     """Return the partitions of a published suite, at its small size where it has one.
 
-    ``changed`` is of one that was run with settings of its own.
+    ``changed`` is of one that was run with settings of its own, ``full`` of one at its full size.
     """
     whole, store = read_suite(suite, dataset), Store(folder)
-    shown = held(whole, whole.chosen(quick=whole.quick is not None, conditions=[], seeds=[]), store)
+    quick = whole.quick is not None and not full
+    shown = held(whole, whole.chosen(quick=quick, conditions=[], seeds=[]), store)
     cells = suite_cells(None if changed else shown, store)
     return [
         Place(shown, cells, partition, f"{folder.name.replace('-quick', '')}, {partition}")
@@ -525,9 +555,12 @@ def places_of(folder: Path, suite: str, dataset: str, *, changed: bool = False) 
 def protocol_places() -> list[Place]:
     """Return the places of all protocols."""
     places = []
-    for folder in sorted(PROTOCOLS.glob("*-quick*")):
-        name, _, dataset = folder.name.partition("-quick-")
-        places += places_of(folder, name, dataset)
+    for name in sorted(PROTOCOL_NAMES):
+        for dataset in read_suite(name).datasets:
+            for size in ("quick-", ""):
+                folder = PROTOCOLS / f"{name}-{size}{dataset}"
+                if folder.exists():
+                    places += places_of(folder, name, dataset, full=not size)
     return places
 
 

@@ -173,14 +173,17 @@ def test_the_published_suites_follow_from_their_cells(
 ) -> None:
     # Heat maps are not compared: their bits are matplotlib's, and drawing them is most of the work.
     monkeypatch.setattr("fedcrf.experiments.analysis.figures.save", lambda figure, stem: [])
-    found = re.fullmatch(r"([a-z]+)-(.+?)(?:-(\d+)-of-(\d+)-clients)?", folder.name)
+    found = re.fullmatch(
+        r"([a-z]+)-(.+?)(?:-(\d+)-of-(\d+)-clients)?(?:-tolerance-(\d+))?", folder.name
+    )
     assert found is not None
     name, dataset, *numbers = found.groups()
-    attackers, clients = (number and int(number) for number in numbers)
+    attackers, clients, tolerance = (number and int(number) for number in numbers)
+    settings = [{"rules": {"crf-robust": {"tolerance": tolerance}}}] if tolerance else []
     store = Store(folder)
     methods = list(dict.fromkeys(score.method for score in store.scores()))
     suite = read_suite(PARTS.get(name, name), dataset)
-    suite = suite.chosen(attackers=attackers, clients=clients)
+    suite = suite.chosen(attackers=attackers, clients=clients, settings=settings)
     partitions = list(dict.fromkeys(score.partition for score in store.scores()))
     asked = suite.chosen(methods=methods, seeds=[], partitions=partitions, conditions=[])
     shown = held(suite, asked, store)

@@ -233,6 +233,24 @@ def test_who_fakes_the_answer_is_found_by_turning_with_the_model():
     assert found.weights[7:].max() < 0.2 * found.weights[:7].min()
 
 
+@pytest.mark.parametrize(("tolerance", "spared"), [(1.0, False), (3.0, True)])
+def test_honest_clients_of_two_kinds_are_spared_by_a_tolerance_of_three(tolerance, spared):
+    """Four of ten pull one way and six the other; at last one of the six turns its update round."""
+    rng, kind = np.random.default_rng(0), np.repeat([1.0, -1.0], [4, 6])
+    pulls = kind[:, None] * rng.standard_normal(D) + 0.7 * rng.standard_normal((10, D))
+    crf, model, memory, shares = replace(SMALL, tolerance=tolerance), np.zeros(D), None, []
+    for turned in [0] * 5 + [1] * 4:
+        rows = 0.3 * (pulls - model)
+        rows[9] *= 1 - 2 * turned
+        found = crf.infer(rows, [9] * 10, memory=memory, model=model)
+        model, memory = found.next_model(model, rows), found.memory
+        shares.append(found.weights)
+    assert (shares[4][:4] > 0.09).all() == spared
+    assert (shares[4][:4] < 0.03).all() != spared
+    assert shares[-1][9] < 0.02
+    assert (shares[-1][4:9] > 0.08).all()
+
+
 def without_goals() -> RobustCRF:
     crf = RobustCRF()
     parts = tuple(each for each in crf.field.evidence if each.cause != "goal_distance")

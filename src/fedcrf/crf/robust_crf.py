@@ -103,7 +103,8 @@ class RobustCRF(Settings):
             exp(τ) medians, a goal exp(τ) times as far away as the median's, and in a large round 4τ
             lower median deviations. A curvature response may lack 0.75τ of the median's, an update
             consistency 0.5τ. In a large round camps may be clear by τ standard errors. A larger τ
-            accuses fewer honest clients, and lets more attackers through.
+            accuses fewer honest clients, and lets more attackers through. Where at most ten sites
+            may be of two kinds, 3 spares them; flipped labels then do as much harm as to FedAvg.
         prior_log_odds: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the probability that a client's label stays.
         longest_window: The most rounds over which updates are averaged before they are looked at,
