@@ -6,7 +6,7 @@ import importlib
 import inspect
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, is_dataclass, replace
 from decimal import Decimal
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal
@@ -161,32 +161,27 @@ class Typed(Settings):
     kept: Part = 1.0
 
 
-def repeating() -> list[Any]:
-    """Settings that say how often something is repeated in a round, with what takes each."""
+def test_what_is_repeated_in_a_round_has_an_end() -> None:
     named = ("iterations", "evaluations", "local_epochs", "local_steps")
-    kinds = sorted(settings_of(Settings), key=lambda kind: kind.__name__)
-    found = [
-        (kind, each.name)
-        for kind in kinds
-        if not inspect.isabstract(kind)
-        for each in fields(kind)
-        if each.name in named
+    repeating = [
+        (kind, name)
+        for kind in settings_of(Settings)
+        if is_dataclass(kind) and not inspect.isabstract(kind)
+        for name in named
+        if name in {each.name for each in fields(kind)}
     ]
     assert {LocalTraining, ClientCRF, CRF, RULES["rfa"], RULES["bra"]} <= {
-        kind for kind, _ in found
+        kind for kind, _ in repeating
     }
-    found += [
+    repeating += [
         (byzfl_rule("byzfl-geometric-median"), "T"),
         (byzfl_rule("byzfl-centered-clipping"), "L"),
     ]
-    return [pytest.param(kind, name, id=f"{kind.__name__}-{name}") for kind, name in found]
-
-
-@pytest.mark.parametrize(("kind", "name"), repeating())
-def test_what_is_repeated_in_a_round_has_an_end(kind: Any, name: str) -> None:
-    needed = {"labels": (0.0, 1.0), "prior": None} if kind is Field else {}
-    with pytest.raises(FedcrfError, match=rf"{name} 9\d*: give a whole number, [012] to 1000000"):
-        kind(**{name: 9 * 10**18}, **needed)
+    for kind, name in repeating:
+        needed = {"labels": (0.0, 1.0), "prior": None} if kind is Field else {}
+        said = rf"{name} 9\d*: give a whole number, [012] to 1000000"
+        with pytest.raises(FedcrfError, match=said):
+            kind(**{name: 9 * 10**18}, **needed)
 
 
 def test_a_setting_is_checked_by_its_type() -> None:

@@ -378,7 +378,7 @@ def test_a_target_that_is_no_class_is_named_before_anybody_trains() -> None:
     ("settings", "said"),
     [
         ({"local_steps": 1, "local_epochs": 1}, "local_epochs 1 and local_steps 1: give one"),
-        ({"local_steps": 0}, "local_steps 0: give a whole number, 1 or more"),
+        ({"local_steps": 0}, "local_steps 0: give a whole number, 1 to 1000000"),
         ({"momentum": 0.9, "worker_momentum": 0.9}, "momentum 0.9 and worker_momentum 0.9: give"),
         ({"worker_momentum": 1.0}, r"worker_momentum 1.0: give a number in \[0, 1\)"),
         ({"worker_momentum": math.nan}, "worker_momentum"),
