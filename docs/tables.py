@@ -420,21 +420,21 @@ def limits() -> str:
         "Sites of very unequal size": method_table("run", linked_runs("unequal-*")),
         "Small federations": method_table("run", linked_runs("iid-*")),
         "Two classes, and sites of two kinds": method_table("run", linked_runs("two-*")),
-        "Under attack with a tolerance of 3": tolerances("attacks-digits", "-tolerance-3"),
+        "Under attack with a tolerance of 3": tolerances(),
         "The least weight of a client, CRF-robust": least_weights(small, "crf-robust"),
     }
     return "\n".join(f"### {title}\n\n{table.as_markdown()}" for title, table in tables.items())
 
 
-def tolerances(folder: str, other: str) -> Table:
-    """Return the worst cases of a suite by our robust rule, and by it with another tolerance."""
+def tolerances() -> Table:
+    """Return the digits' worst cases by our robust rule, and by it with a tolerance of 3."""
     found = [
         of_method(results_of(ROBUSTNESS / each), "crf-robust")
         .groupby(["partition", "condition"])["accuracy"]
         .mean()
-        for each in (folder, folder + other)
+        for each in ("attacks-digits", "attacks-digits-tolerance-3")
     ]
-    groups = dict(read_suite("attacks").groups)
+    groups = read_suite("attacks").groups
     flipped = ["label-flip"]
     twelve = [name for name in groups["13 attacks"] if name not in flipped]
     titles = {"flipped labels": flipped, "worst of the other twelve": twelve}
