@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples import frameworks
+from examples.scanners import BY_SCANNER, mixed, negative, turned
 from examples.two_classes import odd_or_even
 from examples.two_kinds import TWO_KINDS
 
@@ -52,6 +53,21 @@ def test_the_digits_are_odd_or_even() -> None:
     assert (images.shape, others.shape) == ((1400, 8, 8), (397, 8, 8))
     assert set(labels) == set(further) == {0, 1}
     assert images.max() == 240
+
+
+def test_three_of_ten_sites_have_the_other_scanner() -> None:
+    images, labels, others, further = turned()
+    assert (images.shape, others.shape) == ((1400, 8, 8), (397, 8, 8))
+    for changed in (negative, mixed):
+        again, same, tests, _ = changed()
+        assert (labels == same).all()
+        assert (images[420:] == again[420:]).all()
+        assert (others[119:] == tests[119:]).all()
+        assert (images[:420] != again[:420]).any(axis=(1, 2)).all()
+    assert set(further) == set(range(10))
+    parts = BY_SCANNER.assign(labels, PartitionSettings(), np.random.default_rng(0))
+    assert sorted(np.concatenate(parts)) == list(range(1400))
+    assert [set(part < 420) for part in parts] == [{True}] * 3 + [{False}] * 7
 
 
 def test_a_run_of_a_framework_is_repeated_only_where_its_rule_has_changed(

@@ -191,7 +191,10 @@ class SlowRobust:
             crowded = (1 - few) * 4 * self.tolerance * deviation
             settled = few * self.tolerance / 2
             return {
-                i: (met[i] - middle, settled * math.sqrt(max(1.0, sizes[i])) + crowded)
+                i: (
+                    met[i] - middle,
+                    max(-middle, settled * math.sqrt(max(1.0, sizes[i])) + crowded),
+                )
                 for i in present
             }
 

@@ -241,7 +241,8 @@ def test_opposition(crowd):
             counted = against if against > 0 else (1 - share) * against
             met[i] += share * counted / (1 + sum(alike)) * (belief[j] @ LABELS)
     middle, deviation = usual(met[used])
-    opposed = np.maximum(0.0, met - middle - share * 0.01 - (1 - share) * 0.5 * deviation)
+    beyond = middle + share * 0.01 + (1 - share) * 0.5 * deviation
+    opposed = np.maximum(0.0, met - max(0.0, beyond))
     assert opposed[-1] > 0
     assert found.causes["vote"][0] < 0.6, "a copy is half a witness"
     assert_allclose(found.causes["opposition"], met, atol=1e-9)

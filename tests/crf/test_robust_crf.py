@@ -251,6 +251,24 @@ def test_honest_clients_of_two_kinds_are_spared_by_a_tolerance_of_three(toleranc
     assert (shares[-1][4:9] > 0.08).all()
 
 
+@pytest.mark.parametrize(("share", "spared"), [(0.3, True), (-0.3, False)])
+def test_who_agrees_less_than_most_of_a_large_round_is_not_opposed(share, spared):
+    """Nine of thirty pull elsewhere, and a little as the others do, or a little against them."""
+    rng = np.random.default_rng(0)
+    elsewhere, common = np.linalg.qr(rng.standard_normal((D, 2)))[0].T * math.sqrt(D)
+    pulls = 0.6 * rng.standard_normal((30, D))
+    pulls[:9] += elsewhere + share * common
+    pulls[9:] += common
+    model, memory = np.zeros(D), None
+    for _ in range(6):
+        rows = 0.05 * (pulls - model)
+        found = SMALL.infer(rows, [9] * 30, memory=memory, model=model)
+        model, memory = found.next_model(model, rows), found.memory
+    assert (found.weights[:9] > 0.03).all() == spared
+    assert (found.weights[:9] < 0.01).all() != spared
+    assert (found.weights[9:] > 0.03).all()
+
+
 def without_goals() -> RobustCRF:
     crf = RobustCRF()
     parts = tuple(each for each in crf.field.evidence if each.cause != "goal_distance")

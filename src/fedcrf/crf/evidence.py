@@ -349,7 +349,7 @@ class Camps(LinearPart):
 
 @dataclass(frozen=True)
 class Opposition(LinearPart):
-    """Trusted clients' updates point against it: ψ(q) = 2λ·q·max(0, σ_i − median(σ) − t).
+    """Trusted clients' updates point against it: ψ(q) = 2λ·q·max(0, σ_i − max(0, median(σ) + t)).
 
     The opposition that client i meets is σ_i = Σ_j C_ij q̄_j, with the conflict
     C_ij = a_j·max(0, −cos(u_i, u_j))/k_j. Agreement earns nothing. Copies count as one client, by
@@ -364,7 +364,9 @@ class Opposition(LinearPart):
 
     In a large round every client meets some opposition. There agreement cancels conflict, by the
     large-round share ℓ: C_ij = (1 − ℓ)·a_j·(max(0, −cos(u_i, u_j)) − ℓ·max(0, cos(u_i, u_j)))/k_j.
-    The threshold is t = (1 − ℓ)·tolerance + ℓ·spread·δ, with the lower median deviation δ of σ.
+    The threshold is t = (1 − ℓ)·tolerance + ℓ·spread·δ, with the lower median deviation δ of σ. The
+    median is below 0 where most clients have like data. Those with other data agree less; they are
+    not opposed as long as agreement outweighs conflict, σ_i < 0.
 
     Clients that are absent from a small round are heard too (`Observation.absent`): they oppose, by
     the trust that is remembered of them, and count in the median. Present and absent clients
@@ -408,9 +410,9 @@ class Opposition(LinearPart):
     def among(
         self, seen: Observation, labels: Vector
     ) -> tuple[Vector, Callable[[Vector], tuple[Vector, Vector, Vector | float]]]:
-        """Return 1/k, and the function from the clients' trust to σ, σ − median(σ) and t.
+        """Return 1/k, and the function from the clients' trust to σ, σ − median(σ) and its bound.
 
-        1/k, σ and σ − median(σ) are (m,); t is (m,), or one number.
+        1/k, σ and σ − median(σ) are (m,). The bound max(t, −median(σ)) is (m,), or one number.
         """
         num_clients, finite, credit = seen.num_clients, seen.finite, seen.credit
         large = weaker = large_round_share(finite, self.large_round)
@@ -442,6 +444,8 @@ class Opposition(LinearPart):
                 tolerated = tolerance + large * self.spread * deviation
             else:
                 middle = median(met[judges]) if len(judges) else 0.0
+            if middle < 0.0:
+                tolerated = np.maximum(tolerated, -middle)
             met = met[:num_clients]
             return met, met - middle, tolerated
 

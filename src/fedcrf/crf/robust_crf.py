@@ -145,7 +145,7 @@ class RobustCRF(Settings):
     """
 
     behaviour: ClassVar[int] = 6
-    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 6, "large_round": 3}
+    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 7, "large_round": 4}
     """The numbers of what differs where some clients are absent, and in large rounds."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
