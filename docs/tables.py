@@ -419,6 +419,7 @@ def limits() -> str:
         "Clients that hold a label nearly alone": method_table("run", linked_runs("nobody-*")),
         "Sites of very unequal size": method_table("run", linked_runs("unequal-*")),
         "Small federations": method_table("run", linked_runs("iid-*")),
+        "Sites with another scanner": method_table("run", linked_runs("scanners-*")),
         "Two classes, and sites of two kinds": method_table("run", linked_runs("two-*")),
         "Under attack with a tolerance of 3": tolerances(),
         "The least weight of a client, CRF-robust": least_weights(small, "crf-robust"),
@@ -454,15 +455,15 @@ def _both(found: Iterable[pd.Series], partition: str, names: Sequence[str]) -> s
 PLACES: Mapping[str, str] = {
     "labels held alone: digits, α = 0.5": "nobody-digits-alpha-0.5",
     "digits, α = 0.1": "nobody-digits-alpha-0.1",
-    "MNIST, 6,000 images, α = 0.5": "nobody-mnist-6000-alpha-0.5",
     "MNIST, 6,000 images, α = 0.1": "nobody-mnist-6000-alpha-0.1",
     "very unequal sizes: MNIST, 6,000 images, α = 0.1": "unequal-alpha-0.1",
     "MNIST, 6,000 images, α = 0.05": "unequal-alpha-0.05",
-    "digits, ten sites, 300 images in all": "iid-10-sites-300-images",
+    "digits, nine of thirty sites turn them": "scanners-turned-30-clients",
     "two classes: digits, odd or even, α = 0.5, ten sites": "two-classes-10-clients",
     "thirty sites": "two-classes-30-clients",
     "two kinds of sites: digits, four hold 0 to 4, six 5 to 9": "two-kinds",
     "thirty sites of two kinds": "two-kinds-30-clients",
+    "thirty sites, nine hold negatives": "scanners-negative-30-clients",
 }
 """By title the runs in which nobody is wrong."""
 
