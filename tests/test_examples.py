@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples import frameworks
-from examples.scanners import BY_SCANNER, mixed, negative, turned
+from examples.scanners import BY_SCANNER, dim, mixed, negative, turned
 from examples.two_classes import odd_or_even
 from examples.two_kinds import TWO_KINDS
 
@@ -58,7 +58,7 @@ def test_the_digits_are_odd_or_even() -> None:
 def test_three_of_ten_sites_have_the_other_scanner() -> None:
     images, labels, others, further = turned()
     assert (images.shape, others.shape) == ((1400, 8, 8), (397, 8, 8))
-    for changed in (negative, mixed):
+    for changed in (negative, mixed, dim):
         again, same, tests, _ = changed()
         assert (labels == same).all()
         assert (images[420:] == again[420:]).all()
