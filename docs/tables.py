@@ -458,7 +458,7 @@ PLACES: Mapping[str, str] = {
     "MNIST, 6,000 images, α = 0.1": "nobody-mnist-6000-alpha-0.1",
     "very unequal sizes: MNIST, 6,000 images, α = 0.1": "unequal-alpha-0.1",
     "MNIST, 6,000 images, α = 0.05": "unequal-alpha-0.05",
-    "digits, nine of thirty sites turn them": "scanners-turned-30-clients",
+    "nine of thirty sites turn the digits": "scanners-turned-30-clients",
     "two classes: digits, odd or even, α = 0.5, ten sites": "two-classes-10-clients",
     "thirty sites": "two-classes-30-clients",
     "two kinds of sites: digits, four hold 0 to 4, six 5 to 9": "two-kinds",
