@@ -1401,6 +1401,10 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         {"attack": "sign-flip", "attackers": torch.tensor(2)},
         r"attackers cannot be read \(TypeError: .*\): give sites by name, or how many of them",
     ),
+    "attackers beside the sites": (
+        {"attack": Threat(SignFlip(), Schedule(attackers=1, additional=True))},
+        r"additional attackers hold samples .*: leave additional out, .* attack \(attackers=\)",
+    ),
     "all attack": ({"attack": SignFlip(), "attackers": list(NAMES)}, "one be honest"),
     "labels flipped of none": (
         {"attack": "label-flip", "loss": mse_loss, "model": lambda: nn.Linear(5, 1),

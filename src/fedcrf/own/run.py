@@ -408,6 +408,11 @@ def _threat(
             f"attack is a {type(made).__name__}: give a name, as of 'fedcrf attacks', or a "
             "fedcrf.attacks.Attack"
         )
+    if schedule.additional:
+        raise FedcrfError(
+            "additional attackers hold samples of the others' examples, and sites hold their own: "
+            "leave additional out, and name the sites that attack (--attackers)"
+        )
     if isinstance(made, DataAttack) and not num_classes:
         raise FedcrfError(
             f"attack {type(made).__name__} poisons labels or images, and targets are no labels: "
