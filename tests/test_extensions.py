@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.results import read_results
 from fedcrf.experiments.settings import find_method, folder_name, method_title
 from fedcrf.experiments.spec import resolve
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import Store, described
 from fedcrf.experiments.study import Study, parse_axis, read_suite
 from fedcrf.extensions import is_outside, short_name
 from integration.command_line import CommandLine, environment, fedcrf
@@ -77,6 +78,39 @@ class Array(Capped):
     """A rule with a setting of a type of which nothing is known."""
 
     several: np.ndarray = None
+
+
+@dataclass(frozen=True)
+class Inner:
+    """Settings within a setting."""
+
+    rate: float = 1.0
+    least: float | None = None
+    squared: float = field(init=False, default=1.0)
+
+
+@dataclass(frozen=True)
+class Nested(Capped):
+    """A rule with numbers of NumPy's, and settings in settings and in tuples."""
+
+    times: int = np.int64(3)
+    inner: Inner = Inner()
+    several: tuple[Inner, ...] = (Inner(2.0),)
+    grid: tuple[tuple[float, ...], ...] = ((np.float32(0.5),),)
+
+
+@dataclass(frozen=True)
+class Holed(Capped):
+    """A rule with a tuple that no run file holds."""
+
+    pair: tuple[float | None, ...] = (None, 1.0)
+
+
+@dataclass(frozen=True)
+class Complex(Capped):
+    """A rule with a number that no run file holds."""
+
+    root: complex = np.complex64(1j)
 
 
 class Undecorated(Capped):
@@ -302,6 +336,11 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
             "rules.Listing.several is a list, which no setting can be",
         ),
         (
+            ["--methods", "./mine.py:Holed"],
+            "rules.Holed.pair is a tuple, which no setting can be: use numbers, text, truth",
+        ),
+        (["--methods", "./mine.py:Complex"], "rules.Complex.root is a complex64, which no setting"),
+        (
             ["--methods", "./mine.py:Undecorated"],
             "is no class of settings: give a frozen dataclass, with @dataclass(frozen=True)",
         ),
@@ -483,6 +522,18 @@ def test_settings_by_either_name_are_the_same(home: Path, monkeypatch: pytest.Mo
     short = resolve(asked, {"rules": {"Capped": {"most": 0.4}}})
     assert long == short
     assert long.cells() == short.cells() == resolve(long.describe()).cells()
+
+
+def test_settings_in_settings_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(home)
+    spec = resolve({"methods": ["./mine.py:Nested"]})
+    kept = tomllib.loads(described(spec))
+    assert kept["rules"]["./mine.py:Nested"] == {
+        "most": 0.2, "fails_in": 0, "times": 3, "inner": {"rate": 1.0},
+        "several": [{"rate": 2.0}], "grid": [[0.5]],
+    }  # fmt: skip
+    assert resolve(kept) == spec
+    assert resolve(kept).describe() == spec.describe() == kept
 
 
 def test_settings_go_by_a_short_name_in_all_runs_of_a_study(

@@ -172,10 +172,10 @@ def check_own(settings: Any, where: str) -> None:
 
 def _is_kept(value: object) -> bool:
     if isinstance(value, tuple):
-        return all(map(_is_kept, value))
+        return all(each is not None and _is_kept(each) for each in value)
     if dataclasses.is_dataclass(value):
         return all(_is_kept(getattr(value, each.name)) for each in dataclasses.fields(value))
-    return value is None or isinstance(value, bool | int | float | str | np.generic)
+    return value is None or isinstance(_plain(value), bool | int | float | str)
 
 
 def _number(value: object) -> Any:
@@ -195,12 +195,24 @@ def wanted(error: ErrorDetails) -> str:
 
 def plain(settings: Any) -> dict[str, Any]:
     """Return a dataclass's settings as TOML and JSON have them, without what is None or ignored."""
-    given = {each.name for each in dataclasses.fields(settings) if each.init}
-    return {
-        key: list(value) if isinstance(value, tuple) else value
-        for key, value in dataclasses.asdict(settings).items()
-        if value is not None and key in given and key not in ignored(settings)
+    given = {
+        each.name: getattr(settings, each.name)
+        for each in dataclasses.fields(settings)
+        if each.init
     }
+    return {
+        name: _plain(value)
+        for name, value in given.items()
+        if value is not None and name not in ignored(settings)
+    }
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value):
+        return plain(value)
+    if isinstance(value, tuple):
+        return [*map(_plain, value)]
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def ignored(settings: Any) -> frozenset[str]:
