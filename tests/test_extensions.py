@@ -524,7 +524,9 @@ def test_settings_by_either_name_are_the_same(home: Path, monkeypatch: pytest.Mo
     assert long.cells() == short.cells() == resolve(long.describe()).cells()
 
 
-def test_settings_in_settings_are_kept(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_settings_in_settings_are_kept_and_read_when_their_class_is_gone(
+    home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.chdir(home)
     spec = resolve({"methods": ["./mine.py:Nested"]})
     kept = tomllib.loads(described(spec))
@@ -534,6 +536,9 @@ def test_settings_in_settings_are_kept(home: Path, monkeypatch: pytest.MonkeyPat
     }  # fmt: skip
     assert resolve(kept) == spec
     assert resolve(kept).describe() == spec.describe() == kept
+    monkeypatch.chdir(tmp_path)
+    assert resolve(kept, reading=True).describe() == kept
+    assert resolve(kept, reading=True) == resolve(kept, reading=True)
 
 
 def test_settings_go_by_a_short_name_in_all_runs_of_a_study(

@@ -286,7 +286,9 @@ def differences(before: Options, now: Options) -> Iterator[tuple[str, Any, Any]]
 
 
 def hashable(value: Any) -> Any:
-    """Return a setting with its lists as tuples."""
+    """Return a setting with its lists, and the items of its sections, as tuples."""
+    if isinstance(value, Mapping):
+        return tuple(sorted((key, hashable(each)) for key, each in value.items()))
     return tuple(map(hashable, value)) if isinstance(value, list) else value
 
 

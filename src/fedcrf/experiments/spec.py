@@ -310,8 +310,7 @@ def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> 
     except AbsentError:
         if not reading:
             raise
-        kept = sorted((key, hashable(value)) for key, value in given.items())
-        found = stand_in(name, tuple(kept), kind.base)
+        found = stand_in(name, hashable(given), kind.base)
     if reading:
         given = without_gone(given, found)
     if found is FromFactory:
