@@ -70,6 +70,25 @@ def test_what_the_observer_is_told(tmp_path: Path) -> None:
     assert [event.rounds_done for event in log.of(CellStarted)] == [0, 0]
 
 
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_data_are_loaded_once_and_not_held_while_others_work(
+    jobs: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loads, held = [], []
+    load, work = grid.load_dataset, grid._run_in_processes
+    monkeypatch.setattr(grid, "load_dataset", lambda *a, **b: loads.append(a) or load(*a, **b))
+    monkeypatch.setattr(
+        grid,
+        "_run_in_processes",
+        lambda *a: held.append(grid._dataset.cache_info().currsize) or work(*a),
+    )
+    spec = small_spec(seeds=[0], rounds={"maximum": 1})
+    assert carry_out(spec, tmp_path, jobs=jobs)[1] == []
+    assert loads == [("digits",)]
+    assert held == ([0] if jobs == 2 else [])
+    assert grid._dataset.cache_info().currsize == 0, "nor afterwards"
+
+
 def test_the_speed_is_that_of_what_is_trained_on_and_not_of_false_counts(tmp_path: Path) -> None:
     attack = {"name": "inflated-count", "attackers": 1}
     spec = small_spec(methods=["fedavg"], seeds=[0], attack=attack)

@@ -15,7 +15,7 @@ import statistics
 import tempfile
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future, ThreadPoolExecutor, as_completed
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from multiprocessing.connection import Connection, wait
@@ -208,6 +208,21 @@ class Job:
     folder: Path  # of the run
 
 
+@lru_cache(maxsize=1)  # the runs of a suite share data, and cells come one after the other
+def _dataset(workplace: Workplace, settings: DataSettings) -> ImageDataset:
+    return workplace.load(settings)
+
+
+@contextmanager
+def _data_let_go() -> Iterator[None]:
+    """Let go of the data that are loaded at the end."""
+    try:
+        yield
+    finally:
+        _dataset.cache_clear()
+
+
+@_data_let_go()
 def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[CellFailed]:
     """Run every cell of the grids that is not finished yet, or is stale; return those that failed.
 
@@ -227,12 +242,13 @@ def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[Cell
         observer(event)
 
     with ExitStack() as held:
-        held.callback(_dataset.cache_clear)
         for _, store in runs:
             held.enter_context(store.locked())
         claimed = (_claim(*run, each, tell) for run, each in zip(runs, made, strict=True))
         pending = [job for jobs in claimed for job in jobs]
         num_workers = min(workplace.jobs, len(pending))
+        if workplace.executor is not None or num_workers > 1:
+            _dataset.cache_clear()  # each worker has its own
         if workplace.executor is not None:
             _run_on(workplace.executor, pending, workplace, tell)
         elif num_workers <= 1:
@@ -249,17 +265,16 @@ def run_grids(runs: Runs, workplace: Workplace, observer: Observer) -> list[Cell
 @in_turn()  # models are made
 def _checked(runs: Runs, workplace: Workplace) -> list[list[PartitionRecord]]:
     """Look at all that can be wrong before anything is written; return what clients will hold."""
-    load = lru_cache(maxsize=1)(workplace.load)  # the runs of a suite share data and partitions
 
-    @lru_cache
+    @lru_cache  # the runs of a suite share partitions
     def made(data: DataSettings, partition: PartitionSettings, seed: int) -> PartitionRecord:
-        dataset = load(data)
+        dataset = _dataset(workplace, data)
         splits = client_splits(dataset.train.labels, partition, seed)
         check_splits(splits)
         return partition_record(seed, splits, dataset)
 
     for spec, store in runs:
-        _check(spec, store, load(spec.data))
+        _check(spec, store, _dataset(workplace, spec.data))
     return [[made(spec.data, spec.partition, seed) for seed in spec.seeds] for spec, _ in runs]
 
 
@@ -512,11 +527,7 @@ def _work(connection: Connection, workplace: Workplace) -> None:
         os._exit(0)  # the parent is gone, or is going: nothing is left to say
 
 
-@lru_cache(maxsize=1)  # the cells of one run come one after the other
-def _dataset(workplace: Workplace, settings: DataSettings) -> ImageDataset:
-    return workplace.load(settings)
-
-
+@_data_let_go()
 def run_suite(
     suite: Suite, store: Store, workplace: Workplace, observer_of: ObserverOf
 ) -> list[CellFailed]:
@@ -542,7 +553,7 @@ def run_suite(
         if not missing:
             return []
         any_cell = cells[missing[0]]  # all have the suite's data
-        store.check_scored_data(any_cell, workplace.load(any_cell.data).fingerprint)
+        store.check_scored_data(any_cell, _dataset(workplace, any_cell.data).fingerprint)
         for seed in dict.fromkeys(suite.seeds):
             store.check_archives(_runs_of_seed(suite, store, {*missing}, seed))
         store.describe(cells[key] for key in missing)
