@@ -16,6 +16,7 @@ from fedcrf.experiments.store import Course
 from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,
+    _signed,
     causes_of,
     causes_table,
     find_cell,
@@ -182,6 +183,15 @@ def test_tables_leave_out_what_is_not_known() -> None:
     record, rule = one_round(spoilt())
     row = page_table(causes_of(record, rule))[2]
     assert row[2:] == ["0.000", "0.000", "–", "0.000", "–", "–", "–", *row[-2:]]
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(9998.0, "+9998.00"), (1e300, "over 9999"), (-9998.0, "−9998.00"), (-1e300, "under −9999")],
+)
+def test_a_huge_number_of_either_sign_is_no_row_of_digits(value: float, written: str) -> None:
+    assert _signed(value) == written
+    assert _signed(NAN) == "–"
 
 
 def test_few_sentences_and_the_telling_ones() -> None:

@@ -234,6 +234,7 @@ def test_the_table_of_a_round_has_all_causes(
 def test_numbers_are_written_alike(chromium: Browser, page: Path) -> None:
     # The first are halfway between two of three digits, and exactly so in binary.
     values = [1 / 16, 3 / 16, 0.3125, -1 / 16, -1e-9, 0.0, 1 / 3, 9998.9995, 9999.0, 1e30, math.nan]
+    values += [-9998.9995, -9999.0, -1e300]
     _, *rows = page_table([ClientCauses(0, 1, weight=value, base_weight=1.0) for value in values])
     chromium.open(page)
     written = chromium.run(

@@ -35,8 +35,8 @@ WORDS: Mapping[str, Any] = tomllib.loads(
 """The content of ``templates/words.toml``, which says what each entry is."""
 
 LARGEST_WRITTEN = 9999.0
-"""Larger values are not written out. Where most norms are equal, the median deviation is about 0,
-and a deviation is a huge multiple of it."""
+"""Larger values, and those below its negative, are not written out. Where most norms are equal, the
+median deviation is about 0, and a deviation is a huge multiple of it."""
 
 ALL_DIGITS = Context(prec=400)
 """Enough digits for any float."""
@@ -481,7 +481,7 @@ def neighbours_table(causes: ClientCauses) -> Table:
 
 
 def _signed(value: float, digits: int = 2) -> str:
-    return f"+{_number(value, digits)}" if value >= 0 else _number(value, digits)
+    return f"{'+' * (0 <= value < LARGEST_WRITTEN)}{_number(value, digits)}"
 
 
 def _factor(value: float) -> str:
@@ -495,8 +495,8 @@ def _number(value: float, digits: int) -> str:
     """Write a number as the page does too: a dash for NaN, and no row of digits for a huge one."""
     if math.isnan(value):
         return "–"
-    if value >= LARGEST_WRITTEN:
-        return "over 9999"
+    if abs(value) >= LARGEST_WRITTEN:
+        return "over 9999" if value > 0 else "under −9999"
     # Halves are rounded away from zero, as by the page's language.
     written = Decimal(value).quantize(Decimal(1).scaleb(-digits), ROUND_HALF_UP, ALL_DIGITS)
     return f"{written:zf}".replace("-", "−")

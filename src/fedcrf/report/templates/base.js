@@ -25,7 +25,7 @@ const largest = (values, least) => values.reduce((top, value) => Math.max(top, v
 // The same as the Python that tells the terminal: a dash for what is not known, no row of digits.
 function text(value, digits) {
   if (!known(value)) return "–";
-  if (value >= 9999) return "over 9999";
+  if (Math.abs(value) >= 9999) return value > 0 ? "over 9999" : "under −9999";
   const written = value.toFixed(digits);
   return Number(written) === 0 ? (0).toFixed(digits) : written.replace("-", "−");
 }
