@@ -16,6 +16,7 @@ from fedcrf.statistics import (
     centred_geometry,
     inputs,
     median_of,
+    model_geometry,
     sketch,
     trimmed_mean_of,
     update_statistics,
@@ -51,7 +52,7 @@ def test_layers_and_a_global_model_are_taken_as_they_lie(device):
               for _ in range(5)]  # fmt: skip
     host = [[layer.numpy() for layer in each] for each in layers]
     there = [[layer.to(device) for layer in each] for each in layers]
-    for gather in (update_statistics, centred_geometry):
+    for gather in (update_statistics, centred_geometry, model_geometry):
         got, expected = gather(there[1:], there[0]), gather(host[1:], host[0])
         assert_allclose(got.gram, expected.gram, rtol=1e-10, atol=1e-12)
     assert_array_equal(sketch(there, 16, seed=1), sketch(host, 16, seed=1))

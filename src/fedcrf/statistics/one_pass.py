@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
-from fedcrf.statistics.inputs import Layers, Origin, finite_clients, num_numbers
+from fedcrf.statistics.inputs import Layers, Origin, finite_clients, library_of, num_numbers
 from fedcrf.statistics.sums import AboutMedian, about_mean
 
 LOGGER = logging.getLogger("fedcrf")
@@ -222,7 +222,7 @@ def model_geometry(
         FedcrfError: The updates hold no numbers (d = 0).
     """
     dimension = checked_dimension(clients)
-    zeros = [np.zeros_like(layer) for layer in origin]
+    zeros = [library_of(layer).zeros_like(layer) for layer in origin]
 
     def gather(used: list[Layers]) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
         finite, gram = _about_mean([origin, *used, zeros], None, threads)
