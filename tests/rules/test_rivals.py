@@ -20,6 +20,7 @@ from fedcrf.rules import (
     DnC,
     FedSCS,
     FoolsGold,
+    Memory,
     Rule,
     SignGuard,
     State,
@@ -222,6 +223,19 @@ def test_foolsgold_takes_copies_for_one_attacker_and_shortens_the_step() -> None
     assert_array_equal(got.weights[:3], 0.0)
     assert_allclose(got.weights[3:], 1 / 6)
     assert_allclose(got.state["w"], honest.sum(axis=0) / 9, rtol=1e-12)
+
+
+@pytest.mark.parametrize(("huge", "rounds"), [(1e200, 1), (1e154, 2), (1e308, 2)])
+def test_foolsgold_leaves_out_a_history_without_length(huge: float, rounds: int) -> None:
+    """It has no angle to the others, and would be taken for unlike them all."""
+    memory: Memory = {}
+    for _ in range(rounds):
+        rows = [[1, 0], [1, 0.1], [1, 0.2], [1, 0.3], [huge, 0]]
+        got = FoolsGold().aggregate(memory, *at(rows))
+        memory = got.memory
+    assert_array_equal(got.excluded, [False, False, False, False, True])
+    assert got.weights[4] == 0.0
+    assert got.weights[:4].any()
 
 
 def test_foolsgold_looks_at_the_output_layer_alone() -> None:

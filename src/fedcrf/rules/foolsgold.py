@@ -40,7 +40,10 @@ class FoolsGold(Deciding):
         names = [name for name in floating if given.model[name].ndim > 1][-1:] or floating
         updates = np.stack([update_of(state, given.model, names) for state in used])
         before = given.recalled("history", updates.shape[1:])
-        history = np.where(np.isnan(before), 0.0, before) + updates
+        with np.errstate(over="ignore", invalid="ignore"):
+            history = np.where(np.isnan(before), 0.0, before) + updates
+            measured = np.isfinite(np.linalg.norm(history, axis=1))
+        given.restrict_to(given.spread(measured) > 0)  # without a length, it would be like nobody
         trust = foolsgold_weights(history)
         return given.weighted(
             given.spread(trust / max(trust.sum(), 1.0)),  # the largest is 1, or all are 0
