@@ -311,6 +311,8 @@ Positive = Annotated[float, Checked(_number_if(lambda value: value > 0, " above 
 NotNegative = Annotated[float, number(0.0)]
 Share = Annotated[float, Checked(checked_share)]
 """In [0, 1)."""
+BelowHalf = Annotated[float, Checked(_number_if(lambda value: 0 <= value < 0.5, " in [0, 0.5)"))]
+"""In [0, 0.5)."""
 Part = Annotated[float, Checked(_number_if(lambda value: 0 < value <= 1, " above 0 and up to 1"))]
 """In (0, 1]."""
 Fraction = Annotated[float, number(0.0, 1.0)]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.attacks.base import DataAttack, Images, Labels, Scene, norms
-from fedcrf.checks import Count, Finite, Fraction, Natural, NotNegative, Part, Truth, number
+from fedcrf.checks import Count, Finite, Fraction, Natural, NotNegative, Part, Truth, number, whole
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import ClientReport
 
@@ -237,12 +237,7 @@ class DistributedBackdoor(PixelPattern):
     lengths: ClassVar[str] = "size or gap"
 
     gap: Natural | None = None
-    part: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.part is not None and (type(self.part) is bool or self.part not in range(4)):
-            raise FedcrfError(f"part {self.part}: give a whole number from 0 to 3")
+    part: Annotated[int, whole(0, 3)] | None = None
 
     def of_attacker(self, number: int) -> Self:
         """Return the attack with the attacker's own bar, unless ``part`` says which."""

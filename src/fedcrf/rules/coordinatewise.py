@@ -9,8 +9,7 @@ from typing import Literal, Self
 
 import numpy as np
 
-from fedcrf.checks import Natural, is_number
-from fedcrf.errors import FedcrfError
+from fedcrf.checks import BelowHalf, Natural
 from fedcrf.rules.base import AggregationResult, Deciding, Round, check_honest_majority
 from fedcrf.rules.state import Reduce, State, merged
 from fedcrf.statistics import distances_to_extremes, median_of, trimmed_mean_of
@@ -37,13 +36,7 @@ class TrimmedMean(Deciding):
             round; it is `DEFAULT_FRACTION` if nobody attacks, or outside a run.
     """
 
-    fraction: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.fraction is None:
-            return
-        if not is_number(self.fraction) or not 0 <= self.fraction < 0.5:
-            raise FedcrfError(f"fraction {self.fraction}: give a number in [0, 0.5)")
+    fraction: BelowHalf | None = None
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
         """Return the rule informed of the attackers' share; see `Rule.informed`."""
