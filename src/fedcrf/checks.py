@@ -253,16 +253,6 @@ def checked_number(name: str, value: Any, bounds: str = "") -> float:
     return number
 
 
-def check_number(name: str, value: Any, least: float = -math.inf, most: float = math.inf) -> None:
-    """Raise a `FedcrfError` unless ``value`` is a finite number between the two."""
-    bounds = ""
-    if not math.isinf(most):
-        bounds = f" from {least:g} to {most:g}"
-    elif not math.isinf(least):
-        bounds = f" of {least:g} or more"
-    _number_if(lambda number: not bounds or least <= number <= most, bounds)(name, value)
-
-
 def _number_if(possible: Callable[[float], bool], bounds: str) -> Check:
     """Return a check that a setting is a finite number that is possible."""
 
@@ -297,7 +287,12 @@ def whole(least: int, most: float = math.inf) -> Checked:
 
 def number(least: float = -math.inf, most: float = math.inf) -> Checked:
     """Return the mark of a finite number between the two."""
-    return Checked(partial(check_number, least=least, most=most))
+    bounds = ""
+    if not math.isinf(most):
+        bounds = f" from {least:g} to {most:g}"
+    elif not math.isinf(least):
+        bounds = f" of {least:g} or more"
+    return Checked(_number_if(lambda value: not bounds or least <= value <= most, bounds))
 
 
 Text = Annotated[str, Checked(check_text)]
