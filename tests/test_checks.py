@@ -31,7 +31,7 @@ from fedcrf.errors import KeywordError
 from fedcrf.experiments.settings import build, without_gone
 from fedcrf.models import CNN, MLP, MODELS, SmallCNN
 from fedcrf.objectives import OBJECTIVES, Proximal
-from fedcrf.rules import CRF, RULES, SERVER_OPTIMIZERS, byzfl_rule
+from fedcrf.rules import CRF, RULES, SERVER_OPTIMIZERS, Adam, FedAvg, FedNova, Optimized, byzfl_rule
 from fedcrf.simulation.local_training import LocalTraining
 from fedcrf.simulation.rounds import EarlyStopping
 
@@ -94,6 +94,8 @@ def test_numbers_are_real_ones(name: str, bounds: str, value: object) -> None:
         (lambda: LocalTraining(momentum=True), "momentum True: give a number"),
         (lambda: byzfl_rule("byzfl-mda")(attackers=1.5), "attackers 1.5: give a whole number"),
         (lambda: ATTACKS["ipm"](epsilon=np.float32("inf")), "epsilon inf: give a finite number"),
+        (lambda: FedNova(buffers="running_mean"), "buffers is 'running_mean': give names in a t"),  # type: ignore[arg-type]
+        (lambda: Optimized(FedAvg(), Adam(), "n"), "buffers is 'n': give names in a tuple, as in"),  # type: ignore[arg-type]
     ],
 )
 def test_what_is_no_setting_is_named(make: Callable[[], Any], message: str) -> None:

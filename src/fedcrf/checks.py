@@ -7,7 +7,7 @@ import math
 import numbers
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -224,6 +224,10 @@ check_path = _must_be(
     "a path",
     lambda value: isinstance(value, str | Path) and str(value) != "" and "\0" not in str(value),
 )
+check_names = _must_be(
+    "names in a tuple, as in ('running_mean',)",
+    lambda value: isinstance(value, Collection) and not isinstance(value, str | bytes),
+)
 check_function = _must_be("a function", callable)
 
 
@@ -296,6 +300,7 @@ def number(least: float = -math.inf, most: float = math.inf) -> Checked:
 
 
 Text = Annotated[str, Checked(check_text)]
+Names = Annotated[tuple[str, ...], Checked(check_names)]
 Truth = Annotated[bool, Checked(check_truth)]
 Natural = Annotated[int, whole(0)]
 Count = Annotated[int, whole(1)]

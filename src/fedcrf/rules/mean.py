@@ -7,7 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedcrf.checks import Truth, is_number
+from fedcrf.checks import Names, Truth, is_number
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import BUFFERS, AggregationResult, Deciding, Round, is_buffer
 from fedcrf.statistics import weighted_average
@@ -47,7 +47,7 @@ class FedNova(Deciding):
     needs_steps: ClassVar[bool] = True
 
     normalise_buffers: Truth = False
-    buffers: tuple[str, ...] = BUFFERS
+    buffers: Names = BUFFERS
 
     def decide(self, given: Round) -> AggregationResult:
         """Return the normalised average of the updates.

@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from fedcrf.checks import Names
 from fedcrf.errors import FedcrfError
 from fedcrf.rules.base import (
     BUFFERS,
@@ -106,7 +107,7 @@ class Optimized(Wrapper):
     """
 
     optimizer: ServerOptimizer
-    buffers: tuple[str, ...] = BUFFERS
+    buffers: Names = BUFFERS
 
     @property
     def name(self) -> str:
