@@ -217,6 +217,14 @@ def test_a_median_of_extreme_numbers_is_exact():
             assert (medians_of_a_crowd([*rows[:m]]) == expected).all()
 
 
+@pytest.mark.parametrize("m", [1, 3, 5, 33])
+def test_the_middle_of_huge_numbers_is_one_of_them(m):
+    rows = np.linspace(0.8, 1.7, m)[:, None] * [1e308, -1e308]
+    for found in (coordinate_median(rows), median_of([*rows])):
+        assert (found == rows[m // 2]).all()
+        assert not np.shares_memory(found, rows)
+
+
 def test_one_compilation_serves_every_number_of_clients(caplog):
     generator = np.random.default_rng(0)
     update_statistics(draw_clients(generator, 2, [700], np.float32))

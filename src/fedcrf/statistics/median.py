@@ -54,7 +54,8 @@ def coordinate_median(block: Any) -> Any:
     """
     num_rows = len(block)
     ranked = ranks(block, (num_rows - 1) // 2, num_rows // 2 + 1)
-    return (ranked[0] + ranked[-1]) / 2
+    # A middle one is no mean: the sum of it and itself may overflow. The quotient is a copy.
+    return ranked[0] / 1 if num_rows % 2 else (ranked[0] + ranked[-1]) / 2
 
 
 def coordinate_trimmed_mean(block: Any, trim: int) -> Any:
