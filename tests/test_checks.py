@@ -94,6 +94,7 @@ def test_numbers_are_real_ones(name: str, bounds: str, value: object) -> None:
         (lambda: LocalTraining(momentum=True), "momentum True: give a number"),
         (lambda: byzfl_rule("byzfl-mda")(attackers=1.5), "attackers 1.5: give a whole number"),
         (lambda: ATTACKS["ipm"](epsilon=np.float32("inf")), "epsilon inf: give a finite number"),
+        (lambda: RobustCRF(counts=np.array(["a", "b"])), r"counts array.*: choose from "),
         (lambda: FedNova(buffers="running_mean"), "buffers is 'running_mean': give names in a t"),  # type: ignore[arg-type]
         (lambda: Optimized(FedAvg(), Adam(), "n"), "buffers is 'n': give names in a tuple, as in"),  # type: ignore[arg-type]
     ],

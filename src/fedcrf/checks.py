@@ -7,7 +7,7 @@ import math
 import numbers
 import warnings
 from abc import ABCMeta
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
@@ -278,8 +278,8 @@ def one_of(choices: Iterable[str], *, optional: bool = False) -> Checked:
     known, none = tuple(choices), " or None" if optional else ""
 
     def check(name: str, value: object) -> None:
-        if value not in known:
-            raise FedcrfError(f"{name} {value!r}: choose from {', '.join(known)}{none}")
+        if not isinstance(value, Hashable) or value not in known:  # an array is compared in parts
+            raise FedcrfError(f"{name} {cut(repr(value))}: choose from {', '.join(known)}{none}")
 
     return Checked(check)
 
