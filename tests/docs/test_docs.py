@@ -334,3 +334,12 @@ def test_pages_speak_of_what_there_is(page: str) -> None:
         assert (DOCS.parent / path).exists(), path
     for name in re.findall(r"`fedcrf (\w[\w-]*)", text):
         assert name in {command.callback.__name__ for command in app.registered_commands}
+
+
+@pytest.mark.parametrize("page", [path.stem for path in sorted(DOCS.glob("reference/*.md"))])
+def test_the_reference_names_what_there_is(page: str) -> None:
+    text = page_text(f"reference/{page}")
+    for place, options in re.findall(r"^::: (\S+)\n((?: {4}.*\n)*)", text, flags=re.MULTILINE):
+        module = pytest.importorskip(place)
+        for name in re.findall(r"\w+", options.partition("members:")[2]):
+            assert hasattr(module, name), f"{place}.{name}"
