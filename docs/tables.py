@@ -584,14 +584,14 @@ def draw_protocols() -> None:
 
 
 JUDGED = {
-    "digits": ("attacks", "digits"),
-    "digits-40-rounds": ("noise", "digits"),
-    "hospitals": ("hospitals", "mnist-6000"),
-    "flpoison": ("flpoison", "mnist"),
-    "byzfl": ("byzfl", "mnist"),
-    "karimireddy": ("karimireddy", "mnist"),
+    "digits": ("attacks: digits", "attacks", "digits"),
+    "digits-40-rounds": ("noise: digits", "noise", "digits"),
+    "hospitals": ("hospitals: mnist-6000", "hospitals", "mnist-6000"),
+    "flpoison": ("flpoison: mnist", "flpoison", "mnist"),
+    "byzfl": ("byzfl: mnist", "byzfl", "mnist"),
+    "karimireddy": ("karimireddy: mnist", "karimireddy", "mnist"),
 }
-"""By folder the suites, with their data sets, on which the robust rule is judged."""
+"""By folder the titles, suites and data sets on which the robust rule is judged."""
 
 WORLDS = {
     "logistic": ("a linear classifier", "attacks", "mnist-6000"),
@@ -606,32 +606,23 @@ WORLDS = {
     "ten-of-thirty": ("ten of thirty a round", "attacks", "mnist-6000"),
     "six-of-thirteen": ("six of thirteen a round, mini-batches", "byzfl", "mnist"),
 }
-"""By folder the titles of further worlds, with their suites and data sets."""
+"""The same of further worlds, which are unlike those that chose the rule."""
 
 FAIR = 0.25
 """A client whose weight is below this part of its FedAvg weight is accused."""
 
 
-def judged() -> str:
-    """Return what the robust rule costs where nobody is wrong, and its worst case and FedAvg's."""
-    return judged_table(
-        (f"{suite}: {dataset}", RESULTS / "judged" / name, place)
-        for name, (suite, dataset) in JUDGED.items()
-        for place in places_of(RESULTS / "judged" / name, suite, dataset)
-    )
+def judged(folders: Mapping[str, tuple[str, str, str]], *, changed: bool) -> str:
+    """Return what the robust rule costs where nobody is wrong, and its worst case and FedAvg's.
 
-
-def worlds() -> str:
-    """Return the same of the worlds that are unlike those that chose the rule."""
-    return judged_table(
+    It is a line for each place of suites that may be ``changed``, see `places_of`; FedAvg has the
+    rule's server optimizer, if any.
+    """
+    places = [
         (title, RESULTS / "judged" / name, place)
-        for name, (title, suite, dataset) in WORLDS.items()
-        for place in places_of(RESULTS / "judged" / name, suite, dataset, changed=True)
-    )
-
-
-def judged_table(places: Iterable[tuple[str, Path, Place]]) -> str:
-    """Return a line for each place in a folder; FedAvg has the rule's server optimizer, if any."""
+        for name, (title, suite, dataset) in folders.items()
+        for place in places_of(RESULTS / "judged" / name, suite, dataset, changed=changed)
+    ]
     rows = []
     for title, folder, place in places:
         rule = next(name for name in place.own["method"] if name.startswith("crf-robust"))
@@ -746,8 +737,8 @@ BLOCKS: Mapping[tuple[str, str], Callable[[], str]] = {
     ("docs/protocols.md", "protocols"): protocols,
     ("docs/protocols.md", "source"): source,
     ("docs/speed.md", "benchmarks"): speed,
-    ("docs/judged.md", "judged"): judged,
-    ("docs/judged.md", "worlds"): worlds,
+    ("docs/judged.md", "judged"): partial(judged, JUDGED, changed=False),
+    ("docs/judged.md", "worlds"): partial(judged, WORLDS, changed=True),
     ("results/README.md", "commands"): commands,
     ("results/README.md", "paper"): paper,
     ("results/README.md", "cifar"): cifar10,
