@@ -144,10 +144,6 @@ class Setup:
             sections["attacks"] = {self.attack_name: plain(self.threat.attack)}
         return sections
 
-    def things_described(self) -> dict[str, Any]:
-        """Return what has the settings of a description's sections, by their dotted names."""
-        return {"model": self.model, "attacks": self.threat and self.threat.attack}
-
 
 @dataclass(frozen=True, kw_only=True)
 class CellSpec(Setup):
@@ -187,10 +183,6 @@ class CellSpec(Setup):
         if (optimizer := self.server_optimizer) is not None:
             described["server_optimizer"] = {"name": method.server_optimizer, **plain(optimizer)}
         return described | self.sections()
-
-    def things_described(self) -> dict[str, Any]:
-        """Return what has the settings of a cell's sections, by their dotted names."""
-        return {**super().things_described(), "rule": self.rule, "objective": self.objective}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -283,15 +275,6 @@ class RunSpec(Setup):
         cells = [self.cell(method, seed=0) for method in self.methods]
         rules = {short_name(cell.method.rule): plain(cell.rule) for cell in cells}
         return {**self.describe(), "rules": rules}
-
-    def things_described(self) -> dict[str, Any]:
-        """Return what has the settings of a run's sections, by their dotted names."""
-        named = {
-            f"{section}.{name}": thing
-            for section, things in self.things.items()
-            for name, thing in things.items()
-        }
-        return {**super().things_described(), **named}
 
 
 def _changed(before: Rule, after: Rule) -> dict[str, Any]:

@@ -907,8 +907,13 @@ def _known(
     Where the code of a thing is gone, nobody knows the defaults of its settings. So a setting that
     only one of the two descriptions has may be no difference.
     """
-    things = spec.things_described().items()
-    gone = tuple(f"{name}." for name, thing in things if is_stand_in(thing))
+    things: dict[str, Any] = {"model": spec.model, "attacks": spec.threat and spec.threat.attack}
+    if isinstance(spec, CellSpec):
+        things |= {"rule": spec.rule, "objective": spec.objective}
+    else:
+        for section, used in spec.things.items():
+            things |= {f"{section}.{name}": thing for name, thing in used.items()}
+    gone = tuple(f"{name}." for name, thing in things.items() if is_stand_in(thing))
     for key, was, is_now in differing:
         if not key.startswith(gone) or "unset" not in (was, is_now):
             yield key, was, is_now
