@@ -64,19 +64,17 @@ def check_not_imported_anew() -> None:
         )
 
 
-class _Turn:
-    """The lock of `in_turn`; a child that was forked while it was held has one of its own."""
-
-    def __init__(self) -> None:
-        self._renew()
-        if hasattr(os, "register_at_fork"):
-            os.register_at_fork(after_in_child=self._renew)
-
-    def _renew(self) -> None:
-        self.lock = threading.RLock()
+_TURN = threading.RLock()
 
 
-_TURN = _Turn()
+def _renew_turn() -> None:
+    """Let a child that was forked while the lock of `in_turn` was held have one of its own."""
+    global _TURN
+    _TURN = threading.RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_turn)
 
 
 @contextlib.contextmanager
@@ -85,7 +83,7 @@ def in_turn() -> Iterator[None]:
 
     So is its number of threads. Two that seed the generator at once draw each other's numbers.
     """
-    with _TURN.lock:
+    with _TURN:
         yield
 
 
