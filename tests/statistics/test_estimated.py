@@ -11,10 +11,11 @@ from fedcrf.statistics import (
     as_layers,
     compiled,
     crowd_statistics,
+    crowds,
     sketch,
     update_statistics,
 )
-from fedcrf.statistics.crowds import EstimatedCosines, principal_directions
+from fedcrf.statistics.crowds import estimated_cosines, principal_directions
 from fedcrf.statistics.one_pass import finite_sums
 
 GENERATOR = np.random.default_rng
@@ -30,15 +31,11 @@ def groups(m: int, num_groups: int, d: int, spread: float = 1.0, shared: float =
     return rows + spread * rng.standard_normal((m, d))
 
 
-def estimated(rows: np.ndarray, size: int) -> EstimatedCosines:
+def estimated(rows: np.ndarray, size: int) -> np.ndarray:
     _, sums = finite_sums(as_layers(rows), None, 1, products=False)
     sketches = sketch(as_layers(np.vstack([rows, sums.median])), size, seed=0)
     norms, middle = np.sqrt(sums.squares), float(np.sqrt(sums.median_square))
-    return EstimatedCosines.of(sketches, sums.inner, norms, middle, GENERATOR(0))
-
-
-def everywhere(of: EstimatedCosines) -> np.ndarray:
-    return of.rows(0, len(of.known))
+    return estimated_cosines(sketches, sums.inner, norms, middle, GENERATOR(0))(0, len(rows))
 
 
 @pytest.mark.parametrize("way", ["plain", "compiled"])
@@ -58,19 +55,19 @@ def test_a_pass_without_products_keeps_the_median(way, monkeypatch):
         assert_array_equal(other, first)
 
 
-def test_without_collisions_the_cosines_are_exact_but_for_what_could_be_chance():
+def test_without_collisions_the_cosines_are_exact_but_for_what_could_be_chance(monkeypatch):
     rows = groups(40, 4, d=64)
-    of = estimated(rows, size=64)
-    exact = update_statistics(as_layers(rows)).cosines
-    whole = of.known @ of.known.T + of.rest @ of.rest.T
-    assert_allclose(whole, exact, atol=1e-5)
-    off = np.sqrt(1 - of.known[:, 0] ** 2)
-    found = everywhere(of)
-    for i in range(40):
-        for j in range(40):
-            besides = of.rest[i] @ of.rest[j]
-            kept = besides if abs(besides) > 5 * off[i] * off[j] / 8 else 0.0
-            assert found[i, j] == pytest.approx(of.known[i] @ of.known[j] + kept, abs=1e-5)
+    found, exact = estimated(rows, size=64), update_statistics(as_layers(rows))
+    monkeypatch.setattr(crowds, "BEYOND_CHANCE", 0.0)
+    whole = estimated(rows, size=64)
+    assert_allclose(whole, exact.cosines, atol=1e-5)
+    monkeypatch.setattr(crowds, "BEYOND_CHANCE", np.inf)
+    known = estimated(rows, size=64)
+    off = np.sqrt(1 - (exact.median_inner / exact.norms / exact.median_norm) ** 2)
+    besides = whole - known
+    kept = np.where(np.abs(besides) > 5 * np.outer(off, off) / 8, besides, 0.0)
+    assert_allclose(found, known + kept, atol=1e-5)
+    assert 0 < np.count_nonzero(kept) < kept.size
 
 
 def test_the_median_is_taken_out_exactly():
@@ -78,7 +75,7 @@ def test_the_median_is_taken_out_exactly():
     along = GENERATOR(0).standard_normal(500)
     factors = np.array([1.0, 2.0, 3.0, 0.5, 1e-3, -1.0, 4.0])
     assert_allclose(
-        everywhere(estimated(np.outer(factors, along), 8)), np.outer(*[np.sign(factors)] * 2),
+        estimated(np.outer(factors, along), 8), np.outer(*[np.sign(factors)] * 2),
         atol=1e-5,
     )  # fmt: skip
 
@@ -116,7 +113,7 @@ def test_directions_find_more_neighbours_than_the_sketches_alone():
         return float(np.mean(nearest % 8 == np.arange(400)[:, None] % 8))
 
     assert same_group(exact.copy()) == 1.0
-    assert same_group(everywhere(estimated(rows, size)).astype(np.float64)) > 0.98
+    assert same_group(estimated(rows, size).astype(np.float64)) > 0.98
     assert same_group(unit @ unit.T) < 0.9
 
 

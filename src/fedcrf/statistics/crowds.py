@@ -68,7 +68,7 @@ class NeighbourSearch(Settings):
 
     Attributes:
         neighbours: k ≥ 1; all other clients if there are fewer.
-        sketch_size: Numbers in the sketches from which cosines are estimated (`EstimatedCosines`).
+        sketch_size: Numbers in the sketches from which cosines are estimated (`estimated_cosines`).
             Sketches take a second pass; beyond it estimates take O(m²) time for each number of a
             sketch, exact cosines for each of an update. Without it, or if updates have no more
             numbers, cosines are exact.
@@ -149,10 +149,10 @@ def crowd_statistics(
         generator, middle = np.random.default_rng(seed), np.sqrt(sums.median_square)
         # Threads of a matrix product spin on when it is done, and would slow the next pass.
         with threadpool_limits(1, "blas"):
-            estimated = EstimatedCosines.of(
+            rows = estimated_cosines(
                 np.vstack([theirs, own]), sums.inner, norms[finite], float(middle), generator
             )
-            cosines = nearest(estimated.rows, finite, search.neighbours, threads=threads)
+            cosines = nearest(rows, finite, search.neighbours, threads=threads)
         lengths = norms[cosines.tocoo(copy=False).row] * norms[cosines.indices]
         cosines.data *= lengths / (lengths + EPSILON)
     return CrowdStatistics(
@@ -238,74 +238,58 @@ def _exact(clients: Sequence[Layers], origin: Origin, norms: NDArray[np.float64]
     return rows
 
 
-@dataclass(frozen=True, eq=False)
-class EstimatedCosines:
-    """What the angles of n vectors are estimated from.
+def estimated_cosines(
+    sketches: NDArray[np.float64],
+    inner: NDArray[np.float64],
+    norms: NDArray[np.float64],
+    median_norm: float,
+    generator: np.random.Generator,
+) -> Rows:
+    """Return cosines from what sketches hold beside the median, and how they differ there.
 
-    The cosine of two vectors is the inner product of their rows in ``known``. That of their rows in
-    ``rest`` is added where it is larger than chance makes it.
+    Let c_i = cos(u_i, ũ), which is known exactly, and r_i be u_i without its part along ũ. Then
+    cos(u_i, u_j) = c_i c_j + √(1−c_i²) √(1−c_j²) cos(r_i, r_j), and only the last cosine is
+    estimated. A sketch adds noise of variance 1/k to the inner products of the r_i, equal in
+    all k directions. What many vectors share is larger than the noise. So a direction counts
+    if its singular value is above the largest of noise alone: about √n + √k deviations. What the
+    sketches hold besides these directions is added where it is larger than chance makes it.
 
-    Attributes:
-        known: (n, 1 + r) float32; the cosine with the median vector, which is exact, and
-            coordinates along the principal directions of the sketches without it.
-        rest: (n, k) float32; what the sketches hold besides.
+    Args:
+        sketches: (n + 1, k); S u_i, and S ũ.
+        inner: (n,) ⟨u_i, ũ⟩.
+        norms: (n,) ‖u_i‖.
+        median_norm: ‖ũ‖.
+        generator: Where the search for directions begins.
+
+    References:
+        Halko, Martinsson, Tropp, "Finding structure with randomness", SIAM Review 2011.
+        Johnstone, "On the distribution of the largest eigenvalue in principal components
+        analysis", Annals of Statistics 2001.
     """
+    lengths = norms * median_norm
+    along = np.divide(inner, lengths, out=np.zeros_like(inner), where=lengths > 0)
+    along = np.clip(along, -1.0, 1.0)
+    share = inner / median_norm**2 if median_norm > 0 else np.zeros_like(inner)
+    off_median = sketches[:-1] - np.outer(share, sketches[-1])
+    size = np.sqrt(np.einsum("ij,ij->i", off_median, off_median))
+    scale = np.sqrt(1.0 - along**2)
+    scale = np.divide(scale, size, out=np.zeros_like(size), where=size > 0)
+    rest = (off_median * scale[:, None]).astype(np.float32)
+    directions = principal_directions(rest, generator)
+    coordinates = rest @ directions
+    rest -= coordinates @ directions.T
+    known = np.column_stack([along.astype(np.float32), coordinates])
+    # What is off the median has this length; the noise of two is 1/√k of their product.
+    off = np.sqrt(np.maximum(0.0, 1.0 - known[:, 0] ** 2))
 
-    known: Matrix
-    rest: Matrix
-
-    @classmethod
-    def of(
-        cls,
-        sketches: NDArray[np.float64],
-        inner: NDArray[np.float64],
-        norms: NDArray[np.float64],
-        median_norm: float,
-        generator: np.random.Generator,
-    ) -> EstimatedCosines:
-        """Take the median out of sketches and find the directions in which they differ.
-
-        Let c_i = cos(u_i, ũ), which is known exactly, and r_i be u_i without its part along ũ. Then
-        cos(u_i, u_j) = c_i c_j + √(1−c_i²) √(1−c_j²) cos(r_i, r_j), and only the last cosine is
-        estimated. A sketch adds noise of variance 1/k to the inner products of the r_i, equal in
-        all k directions. What many vectors share is larger than the noise. So a direction counts
-        if its singular value is above the largest of noise alone: about √n + √k deviations.
-
-        Args:
-            sketches: (n + 1, k); S u_i, and S ũ.
-            inner: (n,) ⟨u_i, ũ⟩.
-            norms: (n,) ‖u_i‖.
-            median_norm: ‖ũ‖.
-            generator: Where the search for directions begins.
-
-        References:
-            Halko, Martinsson, Tropp, "Finding structure with randomness", SIAM Review 2011.
-            Johnstone, "On the distribution of the largest eigenvalue in principal components
-            analysis", Annals of Statistics 2001.
-        """
-        lengths = norms * median_norm
-        along = np.divide(inner, lengths, out=np.zeros_like(inner), where=lengths > 0)
-        along = np.clip(along, -1.0, 1.0)
-        share = inner / median_norm**2 if median_norm > 0 else np.zeros_like(inner)
-        rest = sketches[:-1] - np.outer(share, sketches[-1])
-        size = np.sqrt(np.einsum("ij,ij->i", rest, rest))
-        scale = np.sqrt(1.0 - along**2)
-        scale = np.divide(scale, size, out=np.zeros_like(size), where=size > 0)
-        apart = (rest * scale[:, None]).astype(np.float32)
-        directions = principal_directions(apart, generator)
-        coordinates = apart @ directions
-        apart -= coordinates @ directions.T
-        return cls(np.column_stack([along.astype(np.float32), coordinates]), apart)
-
-    def rows(self, start: int, stop: int) -> Matrix:
-        """Return the (stop − start, n) cosines of some vectors with all."""
-        # What is off the median has this length; the noise of two is 1/√k of their product.
-        off = np.sqrt(np.maximum(0.0, 1.0 - self.known[:, 0] ** 2))
-        chance = np.outer(off[start:stop] * (BEYOND_CHANCE / np.sqrt(self.rest.shape[1])), off)
-        cosines: Matrix = self.rest[start:stop] @ self.rest.T
+    def rows(start: int, stop: int) -> Matrix:
+        chance = np.outer(off[start:stop] * (BEYOND_CHANCE / np.sqrt(rest.shape[1])), off)
+        cosines: Matrix = rest[start:stop] @ rest.T
         cosines[np.abs(cosines) <= chance] = 0.0
-        cosines += self.known[start:stop] @ self.known.T
+        cosines += known[start:stop] @ known.T
         return cosines
+
+    return rows
 
 
 def principal_directions(rows: Matrix, generator: np.random.Generator) -> Matrix:
