@@ -95,13 +95,6 @@ class ClientCRF(Settings):
             )
 
     @cached_property
-    def search(self) -> NeighbourSearch | None:
-        """How neighbours are searched; None for all pairs."""
-        if self.neighbours is None:
-            return None
-        return NeighbourSearch(self.neighbours, self.sketch_size, self.sketch_seed or 0)
-
-    @cached_property
     def field(self) -> Field:
         """The field of these settings."""
         return Field(
@@ -149,9 +142,10 @@ class ClientCRF(Settings):
 
         Arguments and errors are those of `fedcrf.statistics.update_statistics`.
         """
-        if self.search is None:
+        if self.neighbours is None:
             return update_statistics(clients, origin, threads)
-        return crowd_statistics(clients, self.search, origin, threads)
+        search = NeighbourSearch(self.neighbours, self.sketch_size, self.sketch_seed or 0)
+        return crowd_statistics(clients, search, origin, threads)
 
     def infer_from_statistics(self, statistics: Statistics, num_examples: Any) -> Posterior:
         """Infer as `infer` does, from the m-sized statistics of the updates.

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from fedcrf.crf.potentials import label_compatibility
+from fedcrf.crf.potentials import Pairs, label_compatibility
 from fedcrf.errors import FedcrfError
-
-if TYPE_CHECKING:
-    from scipy.sparse import csr_array
 
 MOST_LABELLINGS = 1 << 22
 """Labellings beyond which the sum no longer fits comfortably in memory (32 MiB of float64)."""
@@ -20,7 +16,7 @@ MOST_LABELLINGS = 1 << 22
 
 def exact_marginals(
     unary: ArrayLike,
-    affinity: ArrayLike | csr_array[np.float64],
+    affinity: ArrayLike | Pairs,
     labels: Sequence[float] | NDArray[np.float64],
     pairwise_strength: float,
 ) -> NDArray[np.float64]:
