@@ -379,14 +379,10 @@ def _failing(failed: Failed) -> Iterator[None]:
         yield
     except BrokenPipeError:
         raise  # who reads what is printed is gone
-    except FedcrfError as error:
+    except (FedcrfError, OSError) as error:
         if not failed:
             raise
-        then = f"; and {error}"
-    except OSError as error:
-        if not failed:
-            raise
-        then = f"; and {of_file(error)}"
+        then = f"; and {of_file(error) if isinstance(error, OSError) else error}"
     if failed:
         count = sum(map(len, failed.values()))
         why = [f"{listed(names, MOST_FAILED)}: {reason}" for reason, names in failed.items()]

@@ -449,21 +449,21 @@ def _sent_back(
         files, events = future.result()
     except CancelledError:
         reason = "the executor gave it up, as Dask does where its scheduler is gone"
-        said = f"{reason}: give the same command again to run it"
-        return [CellFailed(job.cell, said, job.folder)]
+        reason += ": give the same command again to run it"
     except Exception as error:
         reason = str(error) or "it said no more"
         if not isinstance(error, FedcrfError):
             reason = f"its worker failed ({type(error).__name__}): {reason}"
-        return [CellFailed(job.cell, reason, job.folder)]
-    try:
-        with job.store.locked():
-            job.store.replace(files)
-    except FedcrfError as error:
-        return [CellFailed(job.cell, str(error), job.folder)]
-    except OSError as error:
-        return [CellFailed(job.cell, _of_file(job, error), job.folder)]
-    return events
+    else:
+        try:
+            with job.store.locked():
+                job.store.replace(files)
+            return events
+        except FedcrfError as error:
+            reason = str(error)
+        except OSError as error:
+            reason = _of_file(job, error)
+    return [CellFailed(job.cell, reason, job.folder)]
 
 
 def _run_elsewhere(
