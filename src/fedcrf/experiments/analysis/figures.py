@@ -10,7 +10,6 @@ import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
@@ -36,7 +35,6 @@ Records = Mapping[str, Sequence[Rounds]]
 
 def save(figure: Figure, stem: Path) -> list[Path]:
     """Write a figure as ``stem.svg`` and ``stem.png`` and return the two paths."""
-    FigureCanvasAgg(figure)
     paths = []
     for suffix in ("svg", "png"):
         path = stem.with_name(f"{stem.name}.{suffix}")  # a dot in the stem is no suffix
