@@ -71,6 +71,7 @@ def test_settings_of_one_name_have_columns_and_folders_of_their_own(tmp_path: Pa
     assert store.path.name == "training.learning_rate=0.1,server.learning_rate=1.0"
     published = {"rules.crf.pairwise_strength": 0, "rules.crf.bandwidth": 0.5}
     assert setting_folder(published) == "pairwise_strength=0,bandwidth=0.5"
+    assert setting_folder({"condition": "label-flip", "model.name": "mlp"}) == "label-flip,name=mlp"
 
 
 def test_a_key_that_does_not_exist_is_named(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def demonstration(folder: Path) -> Study:
     attacked = ((name, suite.layer(condition)) for name, condition in ATTACKED.items())
     axis = Axis("condition", ((HONEST, {}), *attacked))
     base = (*suite.layers, {"partition": suite.partitions[PARTITION], **asked})
-    return Study(base, (axis,), folder_name=lambda at: at["condition"])
+    return Study(base, (axis,))
 
 
 def accuracies(folder: Path) -> pd.DataFrame:

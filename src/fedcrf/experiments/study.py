@@ -94,9 +94,12 @@ class Axis:
 
 
 def setting_folder(at: Mapping[str, Any]) -> str:
-    """Return the folder of a combination of settings, such as ``bandwidth=0.5,iterations=3``."""
-    named = zip(short_keys([*at]), at.values(), strict=True)
-    parts = (f"{name}={value_text(value, repr)}" for name, value in named)
+    """Return the folder of a combination, such as ``bandwidth=0.5,iterations=3``.
+
+    Of an axis that is no setting it has the value alone.
+    """
+    named = zip(short_keys([*at]), at.items(), strict=True)
+    parts = (f"{name}=" * ("." in key) + value_text(value, repr) for name, (key, value) in named)
     return ",".join(parts).replace("/", "-")  # a path is a value too
 
 
@@ -108,13 +111,11 @@ class Study:
         base: The layers that all runs share, as for `resolve`.
         axes: What varies, beside methods and seeds.
         settings: Further layers, whose settings no axis may vary.
-        folder_name: Returns the name of a combination's folder; without axes it is the study's.
     """
 
     base: tuple[Options, ...]
     axes: tuple[Axis, ...] = ()
     settings: tuple[Options, ...] = ()
-    folder_name: Callable[[Mapping[str, Any]], str] = setting_folder
 
     @cached_property
     def points(self) -> list[tuple[dict[str, Any], RunSpec]]:
@@ -143,7 +144,7 @@ class Study:
 
     def runs(self, folder: Path) -> list[tuple[RunSpec, Store]]:
         """Return what is run, and where in a folder its results go: a run's folder a point."""
-        return [(spec, Store(folder / self.folder_name(at))) for at, spec in self.points]
+        return [(spec, Store(folder / setting_folder(at))) for at, spec in self.points]
 
     def check_folder(self, folder: Path, tables: str, what: str) -> None:
         """Raise a `FedcrfError` unless a folder has runs of the study or its tables, or is free.

@@ -132,9 +132,7 @@ def paper_study(
         )
         for column in columns
     )
-    return Study(
-        (paper.run, asked), (Axis("column", layers),), folder_name=lambda at: str(at["column"])
-    )
+    return Study((paper.run, asked), (Axis("column", layers),))
 
 
 def published_column(spec: RunSpec) -> Mapping[str, Estimate]:
