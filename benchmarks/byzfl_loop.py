@@ -13,15 +13,12 @@ from __future__ import annotations
 import argparse
 import csv
 import random
-import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from importlib import import_module
 from importlib.metadata import version
-from importlib.util import find_spec, module_from_spec
 from itertools import product
 from pathlib import Path
 from types import ModuleType
@@ -39,6 +36,7 @@ from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import Store
 from fedcrf.experiments.study import read_suite
 from fedcrf.files import append_line
+from fedcrf.rules.byzfl import byzfl_part
 
 BATCH, LEARNING_RATE, MOMENTUM, WEIGHT_DECAY = 25, 0.1, 0.9, 1e-4
 HONEST, ATTACKERS, EVERY = 10, 3, 20
@@ -87,14 +85,6 @@ ATTACKS: Mapping[str, Same] = {
     "sign-flip": Same("sign-flip", _described("SignFlipping")),
     "alie": Same("alie-1.5", _described("ALittleIsEnough", tau=1.5)),
 }
-
-
-def framework() -> ModuleType:
-    """Import ByzFL's federation without its package, which needs a torchvision that fits torch."""
-    spec = find_spec("byzfl")
-    assert spec is not None
-    sys.modules["byzfl"] = module_from_spec(spec)  # so that parts are found; it is not executed
-    return import_module("byzfl.fed_framework")
 
 
 class Images(torch.utils.data.TensorDataset):
@@ -201,7 +191,7 @@ def compare(turns: int = 3, rounds: int = 200) -> list[dict[str, Any]]:
     """
     gamma, seed = 0.33, 1000
     torch.set_num_threads(1)
-    source, data = framework(), load_dataset("mnist")
+    source, data = byzfl_part("fed_framework"), load_dataset("mnist")
     train, test = normalised(data)
     methods = {rule: same.ours for rule, same in RULES.items()} | {"crf-robust": "crf-robust"}
     suite = read_suite("byzfl").chosen(
@@ -251,7 +241,7 @@ def main() -> None:
     parser.add_argument("-o", "--output", type=Path, required=True, help="a CSV file")
     given = parser.parse_args()
     torch.set_num_threads(1)
-    source = framework()
+    source = byzfl_part("fed_framework")
     train, test = normalised(load_dataset("mnist"))
     made = provenance(torch.device("cpu"))
     origin = (version("byzfl"), made.torch, made.processor, made.commit)

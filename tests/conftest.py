@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
+from collections import ChainMap
 from collections.abc import Iterator
+from importlib.util import find_spec
 from multiprocessing.context import BaseContext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
-from unittest.mock import MagicMock
 
 import pytest
 
 from experiments.runs import carry_out, small_spec
+from fedcrf.rules.byzfl import byzfl_part
 from integration.command_line import CommandLine
 
 if TYPE_CHECKING:
@@ -131,17 +132,9 @@ def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 @pytest.fixture(scope="module")
-def byzfl() -> Iterator[SimpleNamespace]:
-    """ByzFL: its aggregators and attacks.
-
-    ByzFL imports torchvision for its data sets. The registry's torchvision is built for CUDA and
-    fails to load beside a torch for the CPU, so a stand-in takes its place for the import. It is
-    removed afterwards, with the modules that saw it, so that no other test meets either.
-    """
-    with pytest.MonkeyPatch.context() as patch:
-        known = set(sys.modules)
-        patch.setitem(sys.modules, "torchvision", MagicMock(name="torchvision"))
-        yield pytest.importorskip("byzfl", reason="ByzFL is not installed: nothing to compare with")
-        for name in set(sys.modules) - known:
-            if name.partition(".")[0] == "byzfl":
-                del sys.modules[name]
+def byzfl() -> SimpleNamespace:
+    """ByzFL: its aggregators, attacks and federations, without what its package imports besides."""
+    if find_spec("byzfl") is None:
+        pytest.skip("ByzFL is not installed: nothing to compare with")
+    parts = map(byzfl_part, ("aggregators", "attacks", "fed_framework"))
+    return SimpleNamespace(**ChainMap(*map(vars, parts)))

@@ -36,7 +36,7 @@ from fedcrf.rules import (
     byzfl_rule,
     find_rule,
 )
-from fedcrf.rules.byzfl import bucket_size, byzfl_aggregators, warn_once
+from fedcrf.rules.byzfl import bucket_size, byzfl_part, warn_once
 from simulation.small import assert_resumes, federation, simulation
 
 CHAINS = ("byzfl-arc-nnm-trmean", "byzfl-clipping-bucketing-geometric-median")
@@ -45,10 +45,10 @@ every_name = pytest.mark.parametrize("name", [*BYZFL_RULES, *CHAINS])
 
 @pytest.fixture
 def without_byzfl(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    byzfl_aggregators.cache_clear()
+    byzfl_part.cache_clear()
     monkeypatch.setitem(sys.modules, "byzfl", None)
     yield
-    byzfl_aggregators.cache_clear()
+    byzfl_part.cache_clear()
 
 
 def a_round(m: int, seed: int = 0, dtype: str = "float32") -> tuple[State, list[ClientReport]]:
@@ -594,9 +594,9 @@ def test_its_aggregators_alone_are_imported(byzfl: SimpleNamespace) -> None:
     # A fresh interpreter, in which nothing stands in for torchvision.
     program = (
         "import sys\n"
-        "from fedcrf.rules.byzfl import byzfl_aggregators\n"
+        "from fedcrf.rules.byzfl import byzfl_part\n"
         "assert 'torch' not in sys.modules\n"
-        "print(byzfl_aggregators().TrMean(1).f)\n"
+        "print(byzfl_part().TrMean(1).f)\n"
         "print([name for name in ('torchvision', 'matplotlib', 'byzfl') if name in sys.modules])"
     )
     done = subprocess.run(

@@ -161,7 +161,7 @@ class ByzFLRule(Deciding):
         self, updates: NDArray[np.float32], attackers: int, rounds: int, memory: Memory
     ) -> NDArray[np.float32]:
         """Return ByzFL's aggregate of finite updates, which it overwrites."""
-        byzfl_aggregators()  # names the extra that has torch too
+        byzfl_part()  # names the extra that has torch too
         import torch
 
         *before, part = self.parts
@@ -203,7 +203,7 @@ class ByzFLRule(Deciding):
             arguments["s"] = self._bucket_size(num_vectors, attackers)
         if part.takes_f:
             arguments["f"] = attackers
-        return getattr(byzfl_aggregators(), part.kind)(**arguments)
+        return getattr(byzfl_part(), part.kind)(**arguments)
 
     def _allowed(self, num_reports: int, attackers: int) -> int:
         """Return f for so many reports: ``attackers``, or the most that ByzFL takes of so few."""
@@ -312,8 +312,8 @@ def _moved(given: Round, aggregate: NDArray[np.float32]) -> State:
 
 
 @cache
-def byzfl_aggregators() -> ModuleType:
-    """Import ByzFL's aggregators, and nothing else of it.
+def byzfl_part(name: str = "aggregators") -> ModuleType:
+    """Import a part of ByzFL, and nothing else of it.
 
     The package imports its own federations, with torchvision, matplotlib and seaborn: that takes
     seconds, and fails where torchvision and torch are built for different devices.
@@ -323,11 +323,11 @@ def byzfl_aggregators() -> ModuleType:
     """
     check_installed("byzfl")
     if "byzfl" in sys.modules:
-        return import_module("byzfl.aggregators")
+        return import_module(f"byzfl.{name}")
     spec = find_spec("byzfl")
     assert spec is not None
     sys.modules["byzfl"] = module_from_spec(spec)  # so that parts are found; it is not executed
     try:
-        return import_module("byzfl.aggregators")
+        return import_module(f"byzfl.{name}")
     finally:
         del sys.modules["byzfl"]  # a later import is still of the whole package
