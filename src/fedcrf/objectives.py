@@ -116,7 +116,8 @@ class Task:
     With a loss of the user's, loss and metrics are measured over each client's examples as a whole,
     and numbers over all clients are means by examples; else example by example. Without an
     optimizer it is SGD with momentum. Clients send the ``shared`` tensors, all if there is None,
-    and keep the ``personal`` ones from round to round; those in neither keep their initial values.
+    and keep the ``personal`` ones from round to round. Every tensor is in one of the two, but for
+    parameters that are not trained.
     """
 
     loss: Loss | None = None

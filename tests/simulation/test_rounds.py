@@ -466,19 +466,10 @@ def test_what_a_rule_remembers_is_handed_on_and_kept_in_the_checkpoint(
 
 
 @pytest.mark.parametrize("plan", [MLP((6,)), BatchNormPlan()])
-def test_what_is_neither_sent_nor_kept_goes_from_no_client_to_another(
-    plan: Any, tmp_path: Path
-) -> None:
+def test_what_is_neither_sent_nor_kept_is_named(plan: Any) -> None:
     names = list(plan.build((1, 4, 4), 3).state_dict())
-    task = Task(shared=frozenset(names[:2]))
-    states, _ = assert_resumes(simulation(model=plan, task=task), tmp_path)
-    alone = federation((20, 0, 33))  # the second client trains no more
-    fewer, _ = run(
-        simulation(model=plan, task=task, federation=alone, rule=Elected(), max_rounds=1)
-    )
-    whole, _ = run(simulation(model=plan, task=task, rule=Elected(), max_rounds=1))
-    assert same_state(fewer[0].model, whole[0].model)
-    assert not same_state(states[0].model, whole[0].model)
+    with pytest.raises(FedcrfError, match=f"'{names[2]}' is neither sent nor kept: name it as"):
+        simulation(model=plan, task=Task(shared=frozenset(names[:2]))).start()
 
 
 def total(*states: Any) -> float:

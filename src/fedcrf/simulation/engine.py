@@ -254,7 +254,6 @@ class Worker:
                 if f"{path}.{name}".removeprefix(".") not in state
             }
             self._buffers.append((layer, {*held}, unsaved))
-        self._initial = initial_tensors(self._network, simulation.task)
         self._batches = Batches(simulation.training, simulation.seed, simulation.fewest_in_a_step)
         self._momenta = [
             momentum_of(row, trained(self._network)) for row in memory.personal.get(MOMENTUM, ())
@@ -317,10 +316,6 @@ class Worker:
     def _load(self, client: int | None = None) -> None:
         self._begin_anew()
         torch._foreach_copy_(self._tensors(), list(self.memory.model.values()))
-        if self._initial:
-            state = self._network.state_dict()
-            for name, tensor in self._initial.items():
-                state[name].copy_(tensor)
         if client is not None and self._simulation.task.personal:
             for name, tensor in self._simulation.task.personal_tensors(self._network).items():
                 tensor.copy_(self.memory.personal[name][client])
@@ -361,19 +356,6 @@ def frozen_names(network: nn.Module) -> set[str]:
     """Return the names of the parameters that training leaves as they are."""
     parameters = network.named_parameters(remove_duplicate=False)
     return {name for name, each in parameters if not each.requires_grad}
-
-
-def initial_tensors(network: nn.Module, task: Task) -> dict[str, Tensor]:
-    """Return copies of a network's tensors that clients neither send nor keep, but for frozen ones.
-
-    Training changes them, and each client begins with their initial values.
-    """
-    named = {*task.shared_tensors(network), *task.personal_tensors(network), *frozen_names(network)}
-    return {
-        name: each.clone()
-        for name, each in network.state_dict().items()
-        if name not in named and isinstance(each, Tensor)
-    }
 
 
 def label_divergence(labels: Tensor, num_classes: int) -> float:

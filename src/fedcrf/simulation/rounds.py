@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from fedcrf.attacks import Threat
 from fedcrf.checks import Count, Natural, NotNegative, Settings
@@ -33,6 +33,7 @@ from fedcrf.simulation.engine import (
     client_evaluation_of,
     engine_for,
     evaluation_of,
+    frozen_names,
     metrics_of,
     state_of,
 )
@@ -257,7 +258,15 @@ class Simulation(Settings):
     def start(self) -> RunState:
         """Return the state before the first round: the seed's initial model."""
         self._check_training()
-        model = state_of(self.task.shared_tensors(self.network()))
+        network = self.network()
+        shared = self.task.shared_tensors(network)
+        named = {*shared, *self.task.personal, *frozen_names(network)}
+        for name, each in network.state_dict().items():
+            if name not in named and isinstance(each, Tensor):
+                raise FedcrfError(
+                    f"'{name}' is neither sent nor kept: name it as shared or personal"
+                )
+        model = state_of(shared)
         return RunState(
             round=0, model=model, best_model=model, stopping=self.stopping, memory=self.rule.begin()
         )
