@@ -41,7 +41,7 @@ from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
 from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_examples, read_sites
 from fedcrf.own.trial import SECOND_STEP, Factory, Tried, chosen, parts_of, task_of, tensors_of
-from fedcrf.processes import in_turn, one_thread
+from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
 from fedcrf.rules.wrappers import Judged
 from fedcrf.simulation.engine import state_of
@@ -233,9 +233,12 @@ def _naming_arguments() -> Iterator[None]:
 
 @contextmanager
 def _as_anywhere() -> Iterator[None]:
-    """Let training have gradients, and the numbers be the same, wherever it is called."""
+    """Let training have gradients, and the numbers be the same, wherever it is called.
+
+    Their last bits depend on the threads; and a forked child waits forever for those of its parent.
+    """
     with (
-        in_turn(),
+        one_thread(),
         torch.inference_mode(False),
         torch.autocast("cpu", enabled=False),
         torch.autocast("cuda", enabled=False),
@@ -292,8 +295,6 @@ def run(given: SimpleNamespace) -> SimulationResult:
     _check_seeded(network, simulation.network())
     description = description_of(simulation, held, title, network, tried.optimizer)
     with ExitStack() as stack:
-        if device.type == "cpu":
-            stack.enter_context(one_thread())  # the bits depend on how many
         folder = None
         if given.record_to is not None:
             parts = made_of(simulation, held, network, tried.numbers)
