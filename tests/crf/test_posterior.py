@@ -9,10 +9,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from numpy.testing import assert_allclose
+from numpy.testing import assert_allclose, assert_array_equal
 
 from fedcrf import ClientCRF, EvidenceCRF, FedcrfError, RobustCRF
-from fedcrf.statistics import as_numpy
+from fedcrf.statistics import as_numpy, compiled
 
 SHAPES = ((2, 3), (4,))
 """Of the layers of a model of ten numbers."""
@@ -143,6 +143,34 @@ def test_a_model_keeps_its_precision(crf: Any) -> None:
     before = np.ones(5)
     posterior.next_model(before, updates)
     assert (before == 1.0).all()
+
+
+@pytest.mark.parametrize("fewest", [0, 1 << 18], ids=["compiled", "plain"])
+@pytest.mark.parametrize("form", ["layers", "layers of tensors"])
+@pytest.mark.parametrize("crf", CRFS, ids=lambda crf: type(crf).__name__)
+def test_integers_beside_real_numbers_are_no_evidence(
+    crf: Any, form: str, fewest: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As batch norm's counter of batches, which is far longer than a step."""
+    monkeypatch.setattr(compiled, "FEWEST_NUMBERS", fewest)
+    reals, (start,) = FORMS[form][0](rows()), FORMS[form][0](np.arange(10.0)[None])
+    whole = torch.as_tensor if form == "layers of tensors" else np.asarray
+    counters = [[whole(5 * client), whole([0, 8])] for client in range(6)]
+    updates = [[each[0], *ints, each[1]] for each, ints in zip(reals, counters, strict=True)]
+    model = [start[0], whole(7), whole([2**60 + 1, 0]), start[1]]
+    alone = crf.infer(reals, **({"model": start} if isinstance(crf, RobustCRF) else {}))
+    posterior = crf.infer(updates, **({"model": model} if isinstance(crf, RobustCRF) else {}))
+    for name in ("weights", "trust", "unary", "clip"):
+        assert_array_equal(getattr(posterior, name), getattr(alone, name))
+    after = posterior.next_model(model, updates)
+    assert [part.dtype for part in after] == [part.dtype for part in model]
+    assert after[1] == round(7 + posterior.weights @ (5.0 * np.arange(6)))
+    assert after[2].tolist() == [2**60 + 1, 8]  # what does not move stays to the last digit
+    for part, expected in zip(after[::3], alone.next_model(start, reals), strict=True):
+        assert_array_equal(part, expected)
+    updates[2][1] = whole(np.float64(10))
+    with pytest.raises(FedcrfError, match="client 2 has integers in other layers than client 0"):
+        crf.infer(updates)
 
 
 @pytest.mark.parametrize(

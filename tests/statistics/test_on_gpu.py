@@ -99,6 +99,17 @@ def test_updates_on_the_device_are_combined_there(device, dtype, crf):
         assert_allclose(after[i].cpu(), 1.0 + expected, atol=2e-2)  # a bfloat16 step
 
 
+def test_integers_beside_real_numbers_are_rounded_there(device):
+    rows = [[torch.full((3,), 1.0 + i, device=device), torch.tensor(5 * i, device=device)]
+            for i in range(4)]  # fmt: skip
+    start = [torch.zeros(3, device=device), torch.tensor(7, device=device)]
+    inferred = RobustCRF().infer(rows, model=start)
+    assert_array_equal(inferred.weights, RobustCRF().infer([row[:1] for row in rows]).weights)
+    _, counter = inferred.next_model(start, rows)
+    assert (counter.device.type, counter.dtype) == (device, torch.int64)
+    assert int(counter) == round(7 + inferred.weights @ (5.0 * np.arange(4)))
+
+
 def test_updates_on_two_devices_are_refused(device):
     with pytest.raises(FedcrfError, match="one device"):
         ClientCRF().infer([torch.zeros(3, device=device), torch.zeros(3, device="meta")])

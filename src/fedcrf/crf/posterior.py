@@ -15,7 +15,14 @@ from fedcrf.crf.potentials import Pairs
 from fedcrf.crf.weights import refined_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import weighted_average
-from fedcrf.statistics.inputs import Layers, given_layers, is_on_gpu, model_layers
+from fedcrf.statistics.inputs import (
+    Layers,
+    given_layers,
+    is_on_gpu,
+    is_torch_tensor,
+    library_of,
+    model_layers,
+)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -166,8 +173,8 @@ class Posterior:
         Raises:
             FedcrfError: As ``infer``, or not one update for each client.
         """
-        clients, in_form = given_layers(updates)
-        return in_form(self._combined(clients))
+        clients, in_form, counted = given_layers(updates)
+        return in_form(self._combined(clients, counted))
 
     def next_model(self, model: Any, updates: Any) -> Any:
         """Return w + Σ α_i s_i u_i, the next global model; ``model`` itself where all α are 0.
@@ -177,31 +184,41 @@ class Posterior:
             updates: As for `combine`.
 
         Returns:
-            The model, in the form and precision of ``model``; layers of integers become float64.
+            The model, in the form and precision of ``model``. Layers of integers are rounded to
+            nearest; a model that has no other layers becomes float64.
 
         Raises:
             FedcrfError: As `combine`, or a model whose layers differ from an update's.
         """
-        clients, _ = given_layers(updates)
-        start, in_form = model_layers(model)
+        clients, _, counted = given_layers(updates)
+        start, in_form, floating = model_layers(model)
         sizes = [[tuple(layer.shape) for layer in layers] for layers in (start, clients[0])]
         if sizes[0] != sizes[1] or is_on_gpu(start[0]) != is_on_gpu(clients[0][0]):
             raise FedcrfError(
                 "the model does not have the layers of an update, or lies on another device: give "
                 "the model that the updates start from, as one update is given"
             )
-        step = self._combined(clients)
+        step = self._combined(clients, counted)
         if not self.weights.any():
             return model
-        return in_form([_moved(layer, by) for layer, by in zip(start, step, strict=True)])
+        after = in_form([_moved(layer, by) for layer, by in zip(start, step, strict=True)])
+        if all(floating):
+            return after
+        each = zip(after, model, floating, strict=True)
+        return [new if kept else _rounded(new, old) for new, old, kept in each]
 
-    def _combined(self, clients: Sequence[Layers]) -> Layers:
+    def _combined(self, clients: Sequence[Layers], counted: Sequence[bool]) -> Layers:
+        """Return the step; layers that do not count are averaged as they are, not clipped."""
         if len(clients) != len(self.weights):
             raise FedcrfError(
                 f"{len(clients)} updates for {len(self.weights)} clients: give those that the "
                 "posterior was inferred from"
             )
-        return [weighted_average(layer, self.coefficients) for layer in zip(*clients, strict=True)]
+        layers = zip(zip(*clients, strict=True), counted, strict=True)
+        return [
+            weighted_average(layer, self.coefficients if counts else self.weights)
+            for layer, counts in layers
+        ]
 
 
 def _moved(layer: Any, step: Any) -> Any:
@@ -210,3 +227,12 @@ def _moved(layer: Any, step: Any) -> Any:
         return (layer + step).to(layer.dtype)
     with np.errstate(over="ignore"):  # infinity shows that a model diverges
         return np.asarray(layer + step).astype(layer.dtype)
+
+
+def _rounded(moved: Any, given: Any) -> Any:
+    """Return a layer that has moved in the integer dtype it had; without a move just as it was."""
+    if is_torch_tensor(moved):
+        nearest = moved.round().to(given.dtype)
+    else:
+        nearest = np.asarray(moved.round(), np.asarray(given).dtype)
+    return library_of(moved).where(moved == given, given, nearest)

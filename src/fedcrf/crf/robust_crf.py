@@ -38,8 +38,8 @@ from fedcrf.crf.potentials import median
 from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted_weights
 from fedcrf.crf.window import Averages, row_norms
 from fedcrf.errors import FedcrfError
-from fedcrf.statistics import UpdateStatistics, as_layers, sketch, update_statistics
-from fedcrf.statistics.inputs import Layers, model_layers, num_numbers
+from fedcrf.statistics import UpdateStatistics, sketch, update_statistics
+from fedcrf.statistics.inputs import Layers, counted_of, given_layers, model_layers, num_numbers
 
 GONE = {
     "it is fixed, leave it out": (
@@ -243,12 +243,13 @@ class RobustCRF(Settings):
                 federation, or of rounds with a model where none is given now, or the other way
                 round; a model of another size, or not finite.
         """
-        layers = as_layers(updates)
+        given, _, counted = given_layers(updates)
+        layers = [counted_of(each, counted) for each in given]
         counts = np.ones(len(layers)) if num_examples is None else num_examples
         if model is None:
             sketches, position = self.sketches(layers), None
         else:
-            start, _ = model_layers(model)
+            start = counted_of(model_layers(model)[0], counted)
             if num_numbers(start) != num_numbers(layers[0]):
                 raise FedcrfError(
                     f"the model has {num_numbers(start)} numbers, an update "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -142,7 +143,8 @@ def as_layers(updates: Any) -> list[Layers]:
     Args:
         updates: An (m, d) array or tensor; or a sequence of m vectors; or a sequence of m lists
             of layers, of any shapes but the same for every client. NumPy arrays, torch tensors or
-            nested lists of numbers. Integers and booleans are read as float64.
+            nested lists of numbers. Integers and booleans are read as float64, but where an update
+            has layers of floating-point numbers, its layers of integers are left out.
 
     Returns:
         m lists of 1-D arrays of floats. The arrays are views of the input where possible, and
@@ -151,22 +153,30 @@ def as_layers(updates: Any) -> list[Layers]:
     Raises:
         FedcrfError: No updates, different lengths or dtypes, or not numbers.
     """
-    return given_layers(updates)[0]
+    clients, _, counted = given_layers(updates)
+    return [counted_of(layers, counted) for layers in clients]
 
 
-def model_layers(model: Any) -> tuple[Layers, Callable[[Layers], Any]]:
-    """Return a model's flat layers, and a function that gives flat layers the model's form."""
-    (layers,), in_form = given_layers([model], "the model")
-    return layers, in_form
+def counted_of(layers: Layers, counted: Sequence[bool]) -> Layers:
+    """Return the layers that count in statistics; all where they are not an update's layers."""
+    return list(compress(layers, counted)) if len(layers) == len(counted) else layers
+
+
+def model_layers(model: Any) -> tuple[Layers, Callable[[Layers], Any], list[bool]]:
+    """Return what `given_layers` does, of a model."""
+    (layers,), in_form, counted = given_layers([model], "the model")
+    return layers, in_form, counted
 
 
 def given_layers(
     updates: Any, called: str = "the update of client {}"
-) -> tuple[list[Layers], Callable[[Layers], Any]]:
-    """Return updates as `as_layers` does, and a function that gives flat layers an update's form.
+) -> tuple[list[Layers], Callable[[Layers], Any], list[bool]]:
+    """Return all layers of updates, how to give layers that form again, and which of them count.
 
-    That form is one array, or a list of layers; of NumPy, or of torch on the updates' device.
-    ``called`` is what errors call an update, with its client in place of ``{}``.
+    The function's form is one array, or a list of layers; of NumPy, or of torch on the updates'
+    device. Layers of integers do not count in statistics beside layers of floating-point numbers:
+    batch norm's counter is longer than any step. ``called`` is what errors call an update, with its
+    client in place of ``{}``.
     """
     if isinstance(updates, memoryview):
         updates = np.asarray(updates)
@@ -194,6 +204,13 @@ def given_layers(
         name = called.format(client)  # once, since models have many layers
         shaped.append([_floats(layer, name) for layer in row])
     _check_alike(shaped)
+    counted = _counted(updates[0])
+    for client, update in enumerate(updates):
+        if _counted(update) != counted:
+            raise FedcrfError(
+                f"client {client} has integers in other layers than client 0: give each layer in "
+                "one dtype, the same for all clients"
+            )
     layered = _is_layered(updates[0])
     given = updates[0] if layered else [updates[0]]
 
@@ -201,7 +218,7 @@ def given_layers(
         layers = [in_form_of(layer, each) for layer, each in zip(flat, given, strict=True)]
         return layers if layered else layers[0]
 
-    return [[layer.reshape(-1) for layer in layers] for layers in shaped], in_form
+    return [[layer.reshape(-1) for layer in layers] for layers in shaped], in_form, counted
 
 
 def finite_clients(clients: Sequence[Layers]) -> NDArray[np.bool_]:
@@ -240,6 +257,15 @@ def _is_layered(update: Any) -> bool:
         and any(isinstance(part, np.ndarray) or is_torch_tensor(part) for part in update)
         and any(np.ndim(part) > 0 for part in update)
     )
+
+
+def _counted(update: Any) -> list[bool]:
+    """Tell of each layer whether it counts in statistics."""
+    if not _is_layered(update):
+        return [True]
+    dtypes = [part.dtype if is_torch_tensor(part) else np.asarray(part).dtype for part in update]
+    floating = [is_floating(dtype) for dtype in dtypes]
+    return floating if any(floating) else [True] * len(floating)
 
 
 def in_form_of(layer: Any, given: Any) -> Any:
