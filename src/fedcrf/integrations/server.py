@@ -36,6 +36,7 @@ from fedcrf.integrations.checkpoint import (
 )
 from fedcrf.integrations.decision import Decision, TrainingRound, exclusions
 from fedcrf.integrations.replies import (
+    MOST_PARTITIONS,
     Identities,
     MetricNames,
     Metrics,
@@ -468,6 +469,13 @@ class RuleServer:
             self._log.log(level, "\t> The model stays as it is: %s", reason)
         once = sorted({cast for reply in decision.replies for cast in reply.casts})
         once += self._unsuited_to(usable)
+        partition = self.metric_names.partition_id
+        clients = self._identities.by_node.values()
+        if partition is not None and clients and min(clients) >= MOST_PARTITIONS:
+            once.append(
+                f"no node gives the train metric '{partition}': clients have numbers in order of "
+                "node id, which are not the framework's partitions; let the clients send it"
+            )
         for name in self.rule.wanted_evidence:
             values = [reply.evidence[name] for reply in decision.replies]
             if values and not np.isfinite(values).any():

@@ -561,6 +561,20 @@ def test_a_node_that_gives_no_partition_comes_after_those_that_do() -> None:
     assert metrics["fedcrf.partition-id"] == [0, 2, -1, -1, -1]
 
 
+@pytest.mark.parametrize("partition", [None, 3])
+def test_it_is_said_once_where_nobody_gives_a_partition(
+    partition: int | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    def node(asked: Message) -> Message:
+        number = asked.metadata.dst_node_id
+        return reply(number, partition_id=partition if number == 2 else None)
+
+    RuleStrategy(FedAvgRule()).start(Nodes(dict.fromkeys((1, 2), node)), arrays(MODEL))
+    said = [line for line in caplog.messages if "no node gives the train metric" in line]
+    assert len(said) == (partition is None)
+    assert not said or "let the clients send it" in said[0]
+
+
 def clients_of(identities: Identities, partitions: Mapping[int, int | None]) -> dict[int, int]:
     """By node its client, after a round."""
     replies = [reply(node, partition_id=each) for node, each in partitions.items()]
