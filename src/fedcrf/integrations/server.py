@@ -476,6 +476,16 @@ class RuleServer:
                 f"no node gives the train metric '{partition}': clients have numbers in order of "
                 "node id, which are not the framework's partitions; let the clients send it"
             )
+        first, rule = decision.round.number == self.rounds_before + 1, plain_rule(self.rule)
+        before = {*self._origin.memory[CLIENTS].tolist()}
+        strangers = before.isdisjoint(reply.client for reply in decision.replies)
+        remembers = isinstance(rule, Rule) and rule.remembers
+        if first and before and usable and strangers and remembers:
+            mend = f"send '{partition}'" if partition else "keep their names"
+            once.append(
+                "no client of the run before took part, so what the rule remembers of them does "
+                f"not count; let the clients {mend}, or authenticate the nodes"
+            )
         for name in self.rule.wanted_evidence:
             values = [reply.evidence[name] for reply in decision.replies]
             if values and not np.isfinite(values).any():

@@ -996,6 +996,39 @@ RESUMED: Mapping[str, Callable[..., RuleStrategy]] = {
 }
 
 
+@pytest.mark.parametrize(
+    ("rule", "partitions", "nodes", "said"),
+    [
+        (CRFRobust(sketch_size=64), False, 100, 1),
+        (CRFRobust(sketch_size=64), True, 100, 0),
+        (CRFRobust(sketch_size=64), False, 0, 0),
+        (Optimized(FedAvgRule(), Momentum()), False, 100, 0),
+    ],
+    ids=["new nodes", "new nodes with partitions", "the same nodes", "nothing is remembered"],
+)
+def test_it_is_said_where_no_client_is_known_again(
+    rule: Rule,
+    partitions: bool,
+    nodes: int,
+    said: int,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    def grid(first: int) -> Nodes:
+        def answer(asked: Message) -> Message:
+            node = asked.metadata.dst_node_id
+            return reply(node, moved(node), partition_id=node - first if partitions else None)
+
+        return Nodes(dict.fromkeys(range(first, first + 3), answer))
+
+    for first, rounds in ((5, 2), (5 + nodes, 5)):
+        strategy = RuleStrategy(rule, checkpoint_to=tmp_path / "run.npz")
+        strategy.resume(grid(first), arrays(MODEL), rounds)
+    lines = [line for line in caplog.messages if "no client of the run before took part" in line]
+    assert len(lines) == said
+    assert not said or "send 'partition-id', or authenticate the nodes" in lines[0]
+
+
 @pytest.mark.parametrize("make", RESUMED.values(), ids=RESUMED)
 @pytest.mark.parametrize("killed", [1, 3])
 def test_a_killed_run_goes_on_to_the_same_bits(
