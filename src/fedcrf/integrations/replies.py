@@ -328,8 +328,8 @@ def positive(metrics: Metrics, name: str) -> float:
 
 def partition_of(metrics: Metrics, name: str | None) -> int | None:
     """Return the partition that a client gives; None without a valid one, or without a name."""
-    value = None if name is None else metrics.get(name)
-    return value if isinstance(value, int) and 0 <= value < MOST_PARTITIONS else None
+    value = math.nan if name is None else _as_float(metrics.get(name))
+    return int(value) if value.is_integer() and 0 <= value < MOST_PARTITIONS else None
 
 
 def _cast(name: str, sent: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:

@@ -34,7 +34,7 @@ from fedcrf.integrations.checkpoint import (
     check_writable,
     checked_memory,
 )
-from fedcrf.integrations.decision import Decision, TrainingRound, exclusions
+from fedcrf.integrations.decision import Decision, TrainingRound, exclusions, few
 from fedcrf.integrations.replies import (
     MOST_PARTITIONS,
     Identities,
@@ -463,18 +463,27 @@ class RuleServer:
         usable, excluded = len(decision.replies), len(decision.excluded)
         self._log.info("aggregate_train: %d usable, %d excluded", usable, excluded)
         self._warn(decision.lines())
+        partition = self.metric_names.partition_id or ""
         reason = decision.kept_reason
         if reason is not None:
             level = logging.WARNING if decision.finite else logging.ERROR
             self._log.log(level, "\t> The model stays as it is: %s", reason)
+        ignored = {
+            str(reply.node): f"gives {cut(repr(reply.metrics[partition]), 50)} as '{partition}'"
+            for reply in decision.replies
+            if partition and reply.partition is None and partition in reply.metrics
+        }
+        mend = f"which is ignored: give a whole number from 0 to {MOST_PARTITIONS - 1:,}"
+        new = [node for node in ignored if node not in self._warned]
+        self._warn(few([f"Node {node} {ignored[node]}, {mend}" for node in new]))
+        self._warned.update(new)
         once = sorted({cast for reply in decision.replies for cast in reply.casts})
         once += self._unsuited_to(usable)
-        partition = self.metric_names.partition_id
         clients = self._identities.by_node.values()
-        if partition is not None and clients and min(clients) >= MOST_PARTITIONS:
+        if partition and clients and min(clients) >= MOST_PARTITIONS:
             once.append(
-                f"no node gives the train metric '{partition}': clients have numbers in order of "
-                "node id, which are not the framework's partitions; let the clients send it"
+                f"no node gives a valid train metric '{partition}': clients have numbers in order "
+                "of node id, which are not the framework's partitions; let the clients send it"
             )
         first, rule = decision.round.number == self.rounds_before + 1, plain_rule(self.rule)
         before = {*self._origin.memory[CLIENTS].tolist()}

@@ -553,12 +553,21 @@ def test_a_partition_that_two_nodes_give_is_named(caplog: pytest.LogCaptureFixtu
     assert [f"Node {node} gives partition 3" in caplog.text for node in (4, 9, 5)] == [1, 1, 0]
 
 
-def test_a_node_that_gives_no_partition_comes_after_those_that_do() -> None:
-    partitions = {6: 2, 2: None, 3: -5, 4: 1 << 40, 5: 0}
+def test_a_node_that_gives_no_partition_comes_after_those_that_do(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    partitions = {6: 2.0, 2: None, 3: -5, 4: 1 << 40, 5: 0, 7: 1.5, 8: [3]}
     replies = [reply(node, partition_id=partition) for node, partition in partitions.items()]
-    _, metrics = aggregated(CRFAvg(), replies)
-    assert metrics["fedcrf.node-id"] == [5, 6, 2, 3, 4]
-    assert metrics["fedcrf.partition-id"] == [0, 2, -1, -1, -1]
+    strategy = CRFAvg()
+    for number in (1, 2):
+        ask(strategy, partitions, number=number)
+        _, metrics = strategy.aggregate_train(number, replies)
+        assert metrics is not None
+        assert metrics["fedcrf.node-id"] == [5, 6, 2, 3, 4, 7, 8]
+        assert metrics["fedcrf.partition-id"] == [0, 2, -1, -1, -1, -1, -1]
+    ignored = [line for line in caplog.messages if "which is ignored" in line]
+    assert len(ignored) == 4  # once each
+    assert "Node 7 gives 1.5 as 'partition-id', which is ignored: give a whole number" in ignored[2]
 
 
 @pytest.mark.parametrize("partition", [None, 3])
@@ -570,7 +579,7 @@ def test_it_is_said_once_where_nobody_gives_a_partition(
         return reply(number, partition_id=partition if number == 2 else None)
 
     RuleStrategy(FedAvgRule()).start(Nodes(dict.fromkeys((1, 2), node)), arrays(MODEL))
-    said = [line for line in caplog.messages if "no node gives the train metric" in line]
+    said = [line for line in caplog.messages if "no node gives a valid train metric" in line]
     assert len(said) == (partition is None)
     assert not said or "let the clients send it" in said[0]
 
