@@ -236,7 +236,11 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
         ),
         (
             "crf-robust",
-            {"update_consistency": [-0.1, 0.7], "inconsistent": [0.25, 0.0]},
+            {
+                "update_consistency": [-0.1, 0.7],
+                "inconsistent": [0.25, 0.0],
+                "curvature_response": [-0.5, -0.5],
+            },
             0.3 * TRUSTED,
             "its update turned away from its last one, where honest clients' stay consistent "
             "(cosine −0.10; median +0.30): × 0.30",
@@ -340,6 +344,18 @@ def test_every_cause_has_its_words(
     assert "; no evidence against it; " in sentence(second)
     optimized = causes_of(record, Optimized(made_by, Adam()))
     assert [phrases(each) for each in optimized] == [[words], []]
+
+
+@pytest.mark.parametrize(
+    ("response", "consistency", "said"),
+    [(NAN, 0.5, True), (-0.5, 0.5, False), (NAN, NAN, False)],
+    ids=["nobody responds", "they respond", "all are new"],
+)
+def test_it_is_said_where_nobody_responds(response: float, consistency: float, said: bool) -> None:
+    seen = {"curvature_response": [response] * 2, "update_consistency": [consistency] * 2}
+    record = by_hand(QUIET | seen, [TRUSTED] * 2)
+    for causes in causes_of(record, ROBUST):
+        assert ("the response says nothing in this round: " in sentence(causes)) == said
 
 
 def test_several_causes_are_told_in_the_order_of_their_effect() -> None:

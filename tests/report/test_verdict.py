@@ -200,6 +200,16 @@ def test_a_reason_over_several_rounds_says_so(kind: Any, now: int, said: str) ->
     assert told.startswith(f"client 3: {said}")
 
 
+@pytest.mark.parametrize(
+    ("factor", "now", "said"), [(1.0, 5, True), (0.5, 5, False), (1.0, 4, False)]
+)
+def test_a_reason_of_earlier_rounds_alone_says_so(factor: float, now: int, said: bool) -> None:
+    effects = Effects(factors={"opposition": [factor]})
+    causes = ClientCauses(3, 10, weight=0.0, base_weight=0.1, effects=effects)
+    told = verdict_line(causes, Verdict("distrusted", 4, "opposition"), now)
+    assert told.endswith("(opposition), which had no effect in the last of them") == said
+
+
 def test_of_nobody_distrusted_it_is_said() -> None:
     made, rule = one_round(honest())
     assert round_line(made, last_verdicts([made], rule)) == "none of 6 clients is distrusted"

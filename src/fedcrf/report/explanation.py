@@ -25,7 +25,16 @@ from fedcrf.experiments.analysis.tables import Table
 from fedcrf.experiments.recorded import RecordedRun, readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Course, Store
-from fedcrf.report.effects import CLIP, EXPECTED, Effects, Scale, Verdict, effects_of, last_verdicts
+from fedcrf.report.effects import (
+    CLIP,
+    EXPECTED,
+    LEAST,
+    Effects,
+    Scale,
+    Verdict,
+    effects_of,
+    last_verdicts,
+)
 from fedcrf.rules import plain_rule
 from fedcrf.simulation.records import Client, ExcludedNode, RoundRecord
 
@@ -201,6 +210,8 @@ def verdict_line(causes: ClientCauses, verdict: Verdict, number: int) -> str:
         return line
     form = words["lasting_reason" if lasting and verdict.kind != "excluded" else "reason"]
     said = reason_in_words(reason)
+    if lasting and causes.factor(reason) > 1.0 - LEAST:
+        said += words["not_now"]
     return str(form.format(verdict=line, reason=said))
 
 
@@ -258,9 +269,19 @@ def weight_lines(causes: ClientCauses) -> list[str]:
     for line in WORDS[_template(causes)]:
         if line == "{phrases}":
             lines += phrases(causes) or [WORDS["nothing"]]
+            if _nobody_responds(causes.effects):
+                lines.append(WORDS["nobody_responds"])
         else:
             lines.append(line.format(**values))
     return lines
+
+
+def _nobody_responds(effects: Effects) -> bool:
+    """Return whether responses are unknown although clients took part before."""
+    response, consistency = map(effects.medians.get, ("curvature_response", "update_consistency"))
+    if response is None or consistency is None:
+        return False
+    return math.isnan(response) and not math.isnan(consistency)
 
 
 def client_name(causes: ClientCauses) -> str:
