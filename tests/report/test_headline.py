@@ -178,6 +178,24 @@ def test_a_last_round_of_nobody_does_not_silence_the_headline() -> None:
     assert told.tiles[-1].value == "1 of 2"
 
 
+def test_who_is_excluded_is_counted_apart() -> None:
+    rounds = [
+        judged(number, 0.0, [3, 4]).model_copy(update={"excluded": [4]}) for number in (1, 2, 3)
+    ]
+    for shown, value, about in (
+        (rounds, "1 of 2", "client 3 since round 1; 1 excluded: client 4 since round 1"),
+        (rounds[:1], "1 of 2", "client 3 since round 1; 1 excluded: client 4 since round 1"),
+        (
+            [each.model_copy(update={"excluded": [3]}) for each in rounds],
+            "none of 2",
+            "1 excluded: client 3 since round 1",
+        ),
+    ):
+        told = distrusted_clients(Course("", shown, CRF()))
+        assert told is not None
+        assert (told[0].value, told[0].about) == (value, about)
+
+
 def test_a_rule_that_judges_nobody_is_not_said_to_after_an_exclusion() -> None:
     """An update that was no model in one round says nothing of the later ones."""
     out = record(1, 1.0).model_copy(update={"excluded": [0], "weight": [0.0, 1.0]})

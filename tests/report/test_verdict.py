@@ -115,10 +115,21 @@ def test_the_papers_reason_is_what_lowers_the_reliability_most() -> None:
     assert told.startswith("client 6: doubted since round 4. Main reason: its update ")
 
 
-def test_a_round_is_told_in_one_line() -> None:
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [
+        ("trusted", "none of 6 clients is distrusted; 1 excluded: client 3 since round 4"),
+        (
+            "distrusted",
+            "1 of 6 clients is distrusted: client 0 since round 2; "
+            "1 excluded: client 3 since round 4",
+        ),
+    ],
+)
+def test_a_round_is_told_in_one_line(first: Any, said: str) -> None:
     made, rule = one_round(spoilt())
-    said = round_line(made, last_verdicts([made], rule))
-    assert said == "1 of 6 clients is distrusted: client 3 since round 4"
+    _, *others = last_verdicts([made], rule)
+    assert round_line(made, [Verdict(first, 2), *others]) == said
 
 
 @pytest.mark.parametrize(

@@ -232,19 +232,28 @@ def sentence(line: str) -> str:
 
 
 def round_line(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
-    """Return who is distrusted in a round, in one line."""
-    low = {
-        client: each.since
-        for client, each in zip(record.clients, verdicts, strict=True)
-        if each.is_low
-    }
-    count = len(record.clients)
-    if not low and not any(each.kind in ("trusted", "doubted") for each in verdicts):
-        return "the rule judges no client"
-    if not low:
-        return f"none of {count} clients is distrusted"
-    are, named = "is" if len(low) == 1 else "are", "; ".join(since_when(low, MOST_SENTENCES))
-    return f"{len(low)} of {count} clients {are} distrusted: {named}"
+    """Return who is distrusted in a round, and who was excluded, in one line."""
+    distrusted, excluded = (
+        {
+            client: each.since
+            for client, each in zip(record.clients, verdicts, strict=True)
+            if each.kind == kind
+        }
+        for kind in ("distrusted", "excluded")
+    )
+    count, out = len(record.clients), excluded_since(excluded, MOST_SENTENCES)
+    if not distrusted and not any(each.kind in ("trusted", "doubted") for each in verdicts):
+        return "; ".join(["the rule judges no client", *out])
+    if not distrusted:
+        return "; ".join([f"none of {count} clients is distrusted", *out])
+    are, named = "is" if len(distrusted) == 1 else "are", since_when(distrusted, MOST_SENTENCES)
+    said = f"{len(distrusted)} of {count} clients {are} distrusted: {'; '.join(named)}"
+    return "; ".join([said, *out])
+
+
+def excluded_since(first: Mapping[Client, int], most: int) -> list[str]:
+    """Return how many clients are excluded, and since when, in words; nothing where none is."""
+    return [f"{len(first)} excluded: {', '.join(since_when(first, most))}"] if first else []
 
 
 def since_when(first: Mapping[Client, int], most: int) -> list[str]:

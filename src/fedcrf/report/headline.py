@@ -18,7 +18,7 @@ from fedcrf.experiments.results import RunResults
 from fedcrf.experiments.store import Course
 from fedcrf.objectives import ACCURACY, LOSS
 from fedcrf.report.effects import effects_of, verdicts_of
-from fedcrf.report.explanation import find_cell, since_when
+from fedcrf.report.explanation import excluded_since, find_cell, since_when
 from fedcrf.simulation.records import RoundRecord, Rounds, in_order
 
 LASTING = 3
@@ -145,7 +145,7 @@ def _first_measured(record: RoundRecord) -> tuple[str, str] | None:
 
 
 def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
-    """Return who is distrusted, and since when, as a tile and in words.
+    """Return who is distrusted or excluded, and since when, as a tile and in words.
 
     Of each client of the run its own last verdict counts: rounds may be of a part of them, or of
     nobody. None where the rule judges nobody.
@@ -170,8 +170,10 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
         for client, first in since.items()
         if last[client].round - first + 1 >= lasting
     }
-    named = since_when(low, MOST_NAMED)
-    counts = []
+    out = {client: first for client, first in low.items() if verdicts[client].kind == "excluded"}
+    distrusted = {client: first for client, first in low.items() if client not in out}
+    named = since_when(distrusted, MOST_NAMED)
+    counts = excluded_since(out, MOST_NAMED)
     if attackers := course.attackers:
         missed = {
             each for each in attackers if each in last and each in (last[each].attackers or ())
@@ -189,11 +191,12 @@ def distrusted_clients(course: Course) -> tuple[Tile, str] | None:
         else:
             found = len(low.keys() & {*attackers})
             counts.append(f"{found} of {_of_attackers(len(attackers))}")
-    if len(since) > len(low):
-        counts.append(not_counted(len(since) - len(low), more=bool(low)))
+    short = [each for each in since.keys() - low.keys() if verdicts[each].kind == "distrusted"]
+    if short:
+        counts.append(not_counted(len(short), more=bool(distrusted)))
     about = [*named, *counts]
-    said = "; ".join(named if len(low) > MOST_NAMED else about)
-    count = f"{len(low) or 'none'} of {len(verdicts)}"
+    said = "; ".join(named if len(distrusted) > MOST_NAMED else about)
+    count = f"{len(distrusted) or 'none'} of {len(verdicts)}"
     who = f"{count} clients" + (f" ({said})" if said else "")
     return Tile("Distrusted clients", count, "; ".join(about)), who
 
