@@ -212,5 +212,5 @@ def check_round(
             assert not weights[result.excluded].any()
     metrics = server.averaged(decision, COUNT)
     json.dumps([metrics, decision.reasons()], allow_nan=False, default=float)
-    assert all(len(line) < 2000 and line.isprintable() for line in decision.lines())
+    assert all(len(line) < 2000 and line.isprintable() for line in decision.lines({}))
     assert tampered or all(array.dtype.kind != "O" for array in server.memory.values())

@@ -143,9 +143,29 @@ def test_a_node_that_was_excluded_is_told_so_and_why(
     (whole, *_), found = RecordedRun(folder).records(), find_rounds(folder, None, None)
     again = [ExcludedNode(node=3, reason="replied twice"), ExcludedNode(node=4, reason="is late")]
     both = whole.model_copy(update={"excluded_nodes": again, "nodes": None})
-    assert why_excluded(both, "3") is None
-    assert why_excluded(both, "4") == again[1]
+    assert why_excluded(both, "3", {}) is None
+    assert why_excluded(both, "4", {}) == again[1]
     assert "Client 3: trusted." in in_words(found, both, 3)[0]
+
+
+def test_an_excluded_node_goes_by_the_client_that_it_was(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = record_run(tmp_path / "run")
+    whole, *_, last = RecordedRun(folder).records()
+    client, node = whole.clients[1], NODE + int(whole.clients[1])
+    lost = [ExcludedNode(node=node, reason="replied twice")]
+    RecordedRun(folder).append(last.model_copy(update={"round": 4, "excluded_nodes": lost}))
+    explain = partial(app, standalone_mode=False)
+    for asked in (str(client), str(node)):
+        explain(["explain", str(folder), "--round", "4", "--client", asked])
+        said = f"Node {node} (client {client}) is excluded from round 4: replied twice."
+        assert said in capsys.readouterr().out.splitlines()
+    explain(["explain", str(folder), "--round", "4"])
+    assert f"{node} (client {client})" in capsys.readouterr().out
+    (run,) = read_report([folder]).runs
+    said = f"Round 4: node {node} (client {client}): replied twice."
+    assert said in run.cells[0]["rounds"][3]["exclusions"]
 
 
 def measured(loss: float = math.nan, accuracy: float = math.nan) -> Metrics:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from typing import Any
@@ -11,7 +11,14 @@ from typing import Any
 import numpy as np
 
 from fedcrf.errors import listed
-from fedcrf.integrations.replies import Excluded, Metrics, Node, TrainReply, capped
+from fedcrf.integrations.replies import (
+    MOST_PARTITIONS,
+    Excluded,
+    Metrics,
+    Node,
+    TrainReply,
+    capped,
+)
 from fedcrf.rules import AggregationResult, State
 
 MOST_LOGGED = 5
@@ -94,10 +101,14 @@ class Decision:
         counts = capped([reply.num_examples for reply in self.replies])
         return [float(count) for count in np.where(self.result.excluded, 0.0, counts)]
 
-    def lines(self) -> list[str]:
-        """Return lines for the log: exclusions, not finite models, false identities."""
+    def lines(self, clients: Mapping[Node, int]) -> list[str]:
+        """Return lines for the log: exclusions, not finite models, false identities.
+
+        ``clients`` are those of the known nodes.
+        """
         not_finite = [
-            f"Node {reply.node} gets weight 0: its model is not finite" for reply in self.not_finite
+            f"Node {_name(reply.node, clients)} gets weight 0: its model is not finite"
+            for reply in self.not_finite
         ]
         others = [
             f"Node {reply.node} gives partition {reply.partition}, which another node has or which "
@@ -105,7 +116,7 @@ class Decision:
             for reply in self.replies
             if reply.partition not in (None, reply.client)
         ]
-        return [*exclusions(self.excluded), *few(not_finite), *few(others)]
+        return [*exclusions(self.excluded, clients), *few(not_finite), *few(others)]
 
     def reasons(self) -> dict[str, Any]:
         """Return the decision as metrics: how many nodes were usable and excluded, and lists.
@@ -147,11 +158,17 @@ class Decision:
         return list(compress(self.replies, found))
 
 
-def exclusions(excluded: Sequence[Excluded]) -> list[str]:
-    """Return a line for each reason why nodes were excluded."""
-    by_reason: dict[str, list[Node]] = {}
+def _name(node: Node, clients: Mapping[Node, int]) -> str:
+    """Return a node's id, with its client where that is its partition."""
+    client = clients.get(node, MOST_PARTITIONS)
+    return str(node) if client >= MOST_PARTITIONS else f"{node} (client {client})"
+
+
+def exclusions(excluded: Sequence[Excluded], clients: Mapping[Node, int]) -> list[str]:
+    """Return a line for each reason why nodes were excluded; of known nodes with the client."""
+    by_reason: dict[str, list[str]] = {}
     for each in excluded:
-        by_reason.setdefault(each.reason, []).append(each.node)
+        by_reason.setdefault(each.reason, []).append(_name(each.node, clients))
     lines = []
     for reason, nodes in by_reason.items():
         if len(nodes) == 1:

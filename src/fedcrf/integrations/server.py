@@ -378,7 +378,7 @@ class RuleServer:
         """Return the contents of the usable evaluations, by node; log the excluded nodes."""
         contents, excluded = evaluate_replies(replies, weighted_by)
         self._log.info("aggregate_evaluate: %d usable, %d excluded", len(contents), len(excluded))
-        self._warn(exclusions(excluded))
+        self._warn(exclusions(excluded, self._identities.by_node))
         return contents
 
     def evaluated(self, number: int, metrics: Metrics | None, *, by_clients: bool) -> None:
@@ -462,7 +462,7 @@ class RuleServer:
         """Log what became of a round's replies, in few lines however many there are."""
         usable, excluded = len(decision.replies), len(decision.excluded)
         self._log.info("aggregate_train: %d usable, %d excluded", usable, excluded)
-        self._warn(decision.lines())
+        self._warn(decision.lines(self._identities.by_node))
         partition = self.metric_names.partition_id or ""
         reason = decision.kept_reason
         if reason is not None:

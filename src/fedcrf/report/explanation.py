@@ -36,7 +36,7 @@ from fedcrf.report.effects import (
     last_verdicts,
 )
 from fedcrf.rules import plain_rule
-from fedcrf.simulation.records import Client, ExcludedNode, RoundRecord
+from fedcrf.simulation.records import Client, ExcludedNode, RoundRecord, Rounds
 
 WORDS: Mapping[str, Any] = tomllib.loads(
     (resources.files("fedcrf.report") / "templates" / "words.toml").read_text(encoding="utf-8")
@@ -429,14 +429,36 @@ def whole_name(asked: object, names: Iterable[str]) -> str:
     return meant[0] if len(meant) == 1 else name
 
 
-def excluded_nodes_table(record: RoundRecord) -> Table:
-    """Return which nodes of another framework have no part in a round, and why."""
-    rows = tuple((str(each.node), each.reason) for each in record.excluded_nodes or ())
+def clients_of_nodes(records: Rounds) -> dict[Client, Client]:
+    """Return the clients of the nodes that took part in some rounds of another framework."""
+    return {
+        node: client
+        for record in records
+        for node, client in zip(record.nodes or (), record.clients, strict=False)
+    }
+
+
+def _node_name(node: Client, clients: Mapping[Client, Client]) -> str:
+    """Return a node's id, with its client where that is known."""
+    return f"{node} (client {clients[node]})" if node in clients else str(node)
+
+
+def excluded_nodes_table(record: RoundRecord, clients: Mapping[Client, Client]) -> Table:
+    """Return which nodes of another framework have no part in a round, and why.
+
+    ``clients`` are the nodes' clients, as far as they are known.
+    """
+    rows = tuple(
+        (_node_name(each.node, clients), each.reason) for each in record.excluded_nodes or ()
+    )
     return Table("excluded from the round", ("node", "because it"), rows)
 
 
-def exclusion_lines(record: RoundRecord) -> list[str]:
-    """Return who was excluded from a round, and why its model stayed as it was."""
+def exclusion_lines(record: RoundRecord, clients: Mapping[Client, Client]) -> list[str]:
+    """Return who was excluded from a round, and why its model stayed as it was.
+
+    ``clients`` are as for `excluded_nodes_table`.
+    """
     words = WORDS["exclusions"]
     overflowed, reasons = record.overflowed or (), record.reasons
     lines = [
@@ -444,7 +466,7 @@ def exclusion_lines(record: RoundRecord) -> list[str]:
         for client in record.excluded
     ]
     lines += [
-        words["node"].format(node=each.node, reason=each.reason)
+        words["node"].format(node=_node_name(each.node, clients), reason=each.reason)
         for each in record.excluded_nodes or ()
     ]
     if record.stayed is not None:
@@ -641,10 +663,17 @@ def find_client(causes: Sequence[ClientCauses], client: Client, number: int) -> 
     raise FedcrfError(f"client {client} took no part in round {number}{choice}")
 
 
-def why_excluded(record: RoundRecord, client: Client) -> ExcludedNode | None:
-    """Return why a node of this id, in any type, has no part in a round; None where it has one."""
+def why_excluded(
+    record: RoundRecord, client: Client, clients: Mapping[Client, Client]
+) -> ExcludedNode | None:
+    """Return why a node of this id, in any type, has no part in a round; None where it has one.
+
+    It is also found by its client, of ``clients`` as for `excluded_nodes_table`.
+    """
     there = _ids_in(record)
-    out = {str(each.node): each for each in record.excluded_nodes or ()}
+    nodes = record.excluded_nodes or ()
+    out = {str(clients.get(each.node, each.node)): each for each in nodes}
+    out |= {str(each.node): each for each in nodes}
     name = whole_name(client, {*there, *out})
     return None if name in there else out.get(name)
 
@@ -653,9 +682,10 @@ def in_words(
     found: Course, record: RoundRecord, client: Client | None = None
 ) -> tuple[list[str], list[Table]]:
     """Return what happened in a round to a client, or to all: lines in words, then numbers."""
-    lines = _lines_about(found, record)
-    if client is not None and (out := why_excluded(record, client)) is not None:
-        said = f"node {out.node} is excluded from round {record.round}: {out.reason}"
+    lines, clients = _lines_about(found, record), clients_of_nodes(found.records)
+    if client is not None and (out := why_excluded(record, client, clients)) is not None:
+        node = _node_name(out.node, clients)
+        said = f"node {node} is excluded from round {record.round}: {out.reason}"
         return [*lines, sentence(said)], []
     causes = causes_of(record, found.rule, found.attackers)
     before = [each for each in found.records if each.round <= record.round]
@@ -663,7 +693,7 @@ def in_words(
     if client is None:
         lines.append(sentence(round_line(record, verdicts)))
         chosen = most_changed([each for each in causes if verdicts[each.place].is_in_doubt])
-        tables = [clients_table(causes, verdicts), excluded_nodes_table(record)]
+        tables = [clients_table(causes, verdicts), excluded_nodes_table(record, clients)]
     else:
         chosen = [find_client(causes, client, record.round)]
         tables = [causes_table(chosen[0]), neighbours_table(chosen[0])]

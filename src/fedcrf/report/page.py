@@ -38,6 +38,7 @@ from fedcrf.report.effects import Effects, Verdict, effects_of, verdicts_of
 from fedcrf.report.explanation import (
     WORDS,
     ClientCauses,
+    clients_of_nodes,
     columns_of,
     exclusion_lines,
     explained,
@@ -47,7 +48,7 @@ from fedcrf.report.explanation import (
 )
 from fedcrf.report.headline import Headline, headline_of, recorded_headline
 from fedcrf.rules import FedAvg
-from fedcrf.simulation.records import RoundRecord, Rounds, brief, reported_round
+from fedcrf.simulation.records import Client, RoundRecord, Rounds, brief, reported_round
 
 
 @dataclass(frozen=True)
@@ -403,7 +404,7 @@ def _curves(records: Mapping[str, Sequence[Rounds]], what: str) -> list[Curve]:
 def _cell_trust(course: Course) -> dict[str, Any]:
     """Return who was trusted in the rounds of one cell, as the page's program reads it."""
     effects = [effects_of(record, course.rule) for record in course.records]
-    verdicts = verdicts_of(course.records, effects)
+    verdicts, clients = verdicts_of(course.records, effects), clients_of_nodes(course.records)
     rounds = list(zip(course.records, effects, verdicts, strict=True))
     distrusted = {  # when last, and why
         client: {"client": client, "place": place, "reason": verdict.reason}
@@ -415,7 +416,7 @@ def _cell_trust(course: Course) -> dict[str, Any]:
         "method": course.title,
         "seed": course.seed,
         "rounds": [
-            _round_trust(record, seen, explained(record, seen, course.attackers), found)
+            _round_trust(record, seen, explained(record, seen, course.attackers), found, clients)
             for record, seen, found in rounds
         ],
         "attackers": course.attackers,
@@ -428,6 +429,7 @@ def _round_trust(
     effects: Effects,
     clients: Sequence[ClientCauses],
     verdicts: Sequence[Verdict],
+    of_nodes: Mapping[Client, Client],
 ) -> dict[str, Any]:
     """Return who was trusted in one round and why; its lists run over the clients."""
     seen = None
@@ -449,7 +451,7 @@ def _round_trust(
             [verdict_line(each, verdict, record.round), *weight_lines(each)]
             for each, verdict in zip(clients, verdicts, strict=True)
         ],
-        "exclusions": exclusion_lines(record),
+        "exclusions": exclusion_lines(record, of_nodes),
     }
 
 

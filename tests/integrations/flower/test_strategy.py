@@ -160,6 +160,10 @@ def without(name: str) -> dict[str, Any]:
 
 BAD: Mapping[str, tuple[Callable[[], Message], str]] = {
     "raises": (lambda: failure(3, "Traceback\nValueError: x"), "failed, code 1: ValueError: x"),
+    "raises in simulation": (
+        lambda: failure(3, "<class 'ray.Error'>:<'Traceback\nMessage: out of memory'>"),
+        "failed, code 1: Message: out of memory$",
+    ),
     "fails in silence": (lambda: failure(3, None), "failed, code 1: unknown"),
     "one tensor less": (lambda: reply(3, without("bias")), "'bias' is in one of them only"),
     "one tensor more": (lambda: reply(3, moved(3, more=1.0)), "'more' is in one of them only"),
@@ -551,6 +555,21 @@ def test_a_partition_that_two_nodes_give_is_named(caplog: pytest.LogCaptureFixtu
     assert metrics["fedcrf.node-id"] == [5, 4, 9]
     assert metrics["fedcrf.partition-id"] == [0, 3, 3]
     assert [f"Node {node} gives partition 3" in caplog.text for node in (4, 9, 5)] == [1, 1, 0]
+
+
+def test_an_excluded_node_is_named_with_its_client(caplog: pytest.LogCaptureFixture) -> None:
+    strategy, spoilt = CRFAvg(), moved(9, bias=np.full(2, np.nan))
+    rounds = [
+        [reply(9, partition_id=1), reply(4)],
+        [failure(9, "x"), failure(4, "y")],
+        [reply(9, spoilt), reply(4)],
+    ]
+    for number, replies in enumerate(rounds, start=1):
+        ask(strategy, [9, 4], number=number)
+        strategy.aggregate_train(number, replies)
+    for said in ("9 (client 1) is excluded: it failed, code 1: x", "9 (client 1) gets weight 0"):
+        assert f"Node {said}" in caplog.text
+    assert "Node 4 is excluded: it failed, code 1: y" in caplog.text
 
 
 def test_a_node_that_gives_no_partition_comes_after_those_that_do(

@@ -80,7 +80,10 @@ class FlowerReply:
         """Return its only metric record."""
         if self.message.has_error():
             error = self.message.error
-            lines = (error.reason or "").strip().splitlines()
+            reason = (error.reason or "").strip()
+            if reason.startswith("<class '"):  # Flower puts "<class '…'>:<'" before, "'>" behind
+                reason = reason.removesuffix("'>")
+            lines = reason.splitlines()
             raise FedcrfError(f"failed, code {error.code}: {lines[-1] if lines else 'unknown'}")
         return only_one(self.content.metric_records, "metric")
 
