@@ -102,7 +102,20 @@ def test_the_main_reason_is_that_of_all_rounds_of_the_verdict(
     before = {"opposition": 1e-3}  # of a round before the client was trusted again
     found = verdicts([0.1, 0.5, 0.1, 0.1], [before, {}, *factors])
     assert found[0].reason == "opposition"
-    assert found[-1] == Verdict("distrusted", 3, reason)
+    assert found[-1][:3] == ("distrusted", 3, reason)
+
+
+def test_what_is_remembered_comes_with_its_own_reason() -> None:
+    factors = [{"opposition": 0.1}, {"norm": 0.5}, {"remembered": 0.3}, {"remembered": 0.3}]
+    found = verdicts([0.1, 0.1, 0.3, 0.3], factors)
+    assert found[1] == Verdict("distrusted", 1, "opposition")
+    assert found[3] == Verdict("doubted", 3, "remembered", ("norm", 2))
+    told = verdict_line(ClientCauses(3, 10, weight=0.3, base_weight=0.5), found[3], 4)
+    assert told.endswith(
+        "it was little trusted in earlier rounds (remembered trust); the last cause of that on "
+        "record, in round 2: its update is larger than its examples explain (excess length)"
+    )
+    assert verdicts([0.1], [{"remembered": 0.3}]) == [Verdict("distrusted", 1, "remembered")]
 
 
 def test_the_papers_reason_is_what_lowers_the_reliability_most() -> None:

@@ -263,11 +263,14 @@ class Verdict(NamedTuple):
             verdict; a client that is distrusted may have been excluded meanwhile.
         reason: The cause that spoke most against it in these rounds; None where none did, or where
             it is not known.
+        earlier: Where that is what is remembered, the last cause on record that it may come from,
+            and the round.
     """
 
     kind: Kind
     since: int
     reason: str | None = None
+    earlier: tuple[str, int] | None = None
 
     @property
     def is_low(self) -> bool:
@@ -297,14 +300,20 @@ class _Streak:
 
     @property
     def reason(self) -> str | None:
-        """What spoke most against the client; what is remembered has its own reason and is last."""
-        named = [name for name, much in self.against.items() if much > -math.log(1.0 - LEAST)]
-        return max(named, key=lambda name: (name != REMEMBERED, self.against[name]), default=None)
+        """What spoke most against the client."""
+        return _most(self.against)
+
+
+def _most(against: Mapping[str, float]) -> str | None:
+    """Return the cause that spoke most; what is remembered has its own reason and is last."""
+    named = [name for name, much in against.items() if much > -math.log(1.0 - LEAST)]
+    return max(named, key=lambda name: (name != REMEMBERED, against[name]), default=None)
 
 
 def verdicts_of(records: Rounds, effects: Sequence[Effects]) -> Iterator[list[Verdict]]:
     """Yield the verdicts on the clients of each round from the first on, in the record's order."""
     streaks: dict[Client, _Streak] = {}
+    earlier: dict[Client, tuple[str, int]] = {}
     for record, seen in zip(records, effects, strict=True):
         verdicts = []
         for i, client in enumerate(record.clients):
@@ -322,8 +331,11 @@ def verdicts_of(records: Rounds, effects: Sequence[Effects]) -> Iterator[list[Ve
                 verdicts.append(Verdict("excluded", streak.excluded_since))
                 continue
             streak.excluded_since = None
-            streak.add(_against(seen, i))
-            verdicts.append(Verdict(verdict.kind, streak.since, streak.reason))
+            streak.add(against := _against(seen, i))
+            if (most := _most(against)) not in (None, REMEMBERED):
+                earlier[client] = (str(most), record.round)
+            before = earlier.get(client) if streak.reason == REMEMBERED else None
+            verdicts.append(Verdict(verdict.kind, streak.since, streak.reason, before))
         yield verdicts
 
 

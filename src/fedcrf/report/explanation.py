@@ -212,6 +212,9 @@ def verdict_line(causes: ClientCauses, verdict: Verdict, number: int) -> str:
     said = reason_in_words(reason)
     if lasting and causes.factor(reason) > 1.0 - LEAST:
         said += words["not_now"]
+    if verdict.earlier is not None:
+        before, when = verdict.earlier
+        said += words["earlier"].format(reason=reason_in_words(before), round=when)
     return str(form.format(verdict=line, reason=said))
 
 
