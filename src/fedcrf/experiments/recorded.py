@@ -240,6 +240,14 @@ def _by_class(registry: Mapping[str, type[T]]) -> dict[str, type[T]]:
     return {kind.__name__: kind for kind in registry.values()}
 
 
+def check_there(folder: Path) -> None:
+    """Raise a `FedcrfError` where there is no folder at all."""
+    if not os.path.lexists(folder):
+        raise FedcrfError(
+            f"there is no folder {folder}, looked for from {Path.cwd()}: mend the path"
+        )
+
+
 def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
     """Return the recorded run in a folder, or else those in the folders within it, by name.
 

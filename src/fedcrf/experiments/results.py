@@ -26,7 +26,7 @@ from fedcrf.experiments.analysis.tables import (
     write_tables,
 )
 from fedcrf.experiments.provenance import changes
-from fedcrf.experiments.recorded import recorded_rows, recorded_runs
+from fedcrf.experiments.recorded import check_there, recorded_rows, recorded_runs
 from fedcrf.experiments.settings import differences, flat, is_method
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import (
@@ -137,6 +137,7 @@ class RunResults:
 
 def read_results(store: Store) -> RunResults:
     """Read how far a run is; a damaged cell is named, and the rest still read."""
+    check_there(store.path)
     spec = store.read()
     return RunResults(spec, [_cell_result(store, cell) for cell in spec.cells()])
 

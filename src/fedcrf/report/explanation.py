@@ -22,7 +22,7 @@ from fedcrf.crf import ClientCRF, EvidenceCRF, RobustCRF
 from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError, listed, unknown_name
 from fedcrf.experiments.analysis.tables import Table
-from fedcrf.experiments.recorded import RecordedRun, readable, recorded_runs
+from fedcrf.experiments.recorded import RecordedRun, check_there, readable, recorded_runs
 from fedcrf.experiments.spec import CellSpec, RunSpec
 from fedcrf.experiments.store import Course, Store
 from fedcrf.report.effects import (
@@ -564,6 +564,7 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Course:
     that infers weights, or the last begun of those runs. ``seed`` is the first by default. Rounds
     before damage are shown, if any.
     """
+    check_there(folder)
     runs = recorded_runs(folder)
     found = _recorded_rounds(runs, method) if runs else _cell_rounds(Store(folder), method, seed)
     if found.damage and not found.records:
