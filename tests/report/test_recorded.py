@@ -7,6 +7,7 @@ import re
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 
 import numpy as np
 import pytest
@@ -252,6 +253,19 @@ def test_it_is_reported_beside_our_own(finished: Path, tmp_path: Path) -> None:
     (cell,) = recorded["cells"]
     assert [len(each["clients"]) for each in cell["rounds"]] == [6, 6, 0]
     assert recorded["measured"]["accuracy"][0]["mean"] == [0.5, None, 0.5]
+
+
+def test_runs_beside_recorded_ones_are_shown_too(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    both = tmp_path / "both"
+    copytree(finished, both / "deep" / "own")
+    record_run(both / "flower")
+    assert [run.name for run in read_report([both]).runs] == ["flower", "deep/own"]
+    app(["show", str(both)], standalone_mode=False)
+    first, _, second = capsys.readouterr().out.partition("\ndeep/own:\n")
+    assert "flower" in first
+    assert "FedAvg" in second
 
 
 def test_columns_are_explained_where_they_are_shown(finished: Path, tmp_path: Path) -> None:

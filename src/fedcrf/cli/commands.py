@@ -413,20 +413,23 @@ def show(
     ] = False,
 ) -> None:
     """Show the tables of finished or running runs; of a suite, how many cells it has."""
-    from fedcrf.experiments.recorded import recorded_runs
-    from fedcrf.experiments.results import stores_in, suite_notices
+    from fedcrf.experiments.recorded import RecordedRun
+    from fedcrf.experiments.results import all_runs, suite_notices
     from fedcrf.experiments.store import Store
 
     if markdown and latex:
         raise FedcrfError("--markdown and --latex: give one of them")
     form: TableForm = "markdown" if markdown else "latex" if latex else "terminal"
     sound, store = True, Store(folder)
-    if recorded := recorded_runs(folder):
+    runs = all_runs(folder)
+    recorded = {name: run for name, run in runs.items() if isinstance(run, RecordedRun)}
+    others = {name: run for name, run in runs.items() if isinstance(run, Store)}
+    if recorded:
         sound = _show_recorded(folder, recorded, form, figures=figures)
-    elif store.is_suite:
+    if store.is_suite and not recorded:
         say(*suite_notices(store))
-    else:
-        sound = _show_runs(stores_in(folder), form, figures=figures)
+    elif others:
+        sound = _show_runs(others, form, figures=figures, beside=bool(recorded)) and sound
     if not sound:
         raise typer.Exit(1)
 
@@ -455,13 +458,16 @@ HEADINGS: Mapping[TableForm, str] = {
 """What stands above the tables of one run among several."""
 
 
-def _show_runs(runs: Mapping[str, Store], form: TableForm, *, figures: bool) -> bool:
-    """Print the tables of runs, several under their names; tell whether all are sound."""
+def _show_runs(runs: Mapping[str, Store], form: TableForm, *, figures: bool, beside: bool) -> bool:
+    """Print the tables of runs, several under their names; tell whether all are sound.
+
+    ``beside`` tells whether something stands above them already.
+    """
     from fedcrf.experiments.results import read_results, write_results
 
-    sound, several = True, len(runs) > 1
+    sound, several = True, beside or len(runs) > 1
     for place, (name, store) in enumerate(runs.items()):
-        if place > 0:
+        if place > 0 or beside:
             print()
         if several:
             print(HEADINGS[form].format(name))

@@ -26,7 +26,7 @@ from fedcrf.experiments.analysis.tables import (
     write_tables,
 )
 from fedcrf.experiments.provenance import changes
-from fedcrf.experiments.recorded import check_there, recorded_rows, recorded_runs
+from fedcrf.experiments.recorded import RecordedRun, check_there, recorded_rows, recorded_runs
 from fedcrf.experiments.settings import differences, flat, is_method
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import (
@@ -220,6 +220,20 @@ def stores_in(folder: Path) -> dict[str, Store]:
     whole = Store(folder)
     below = [] if (folder / DESCRIPTION).exists() else whole.runs_below()
     return {store.path.name: store for store in below or [whole]}
+
+
+def all_runs(folder: Path) -> dict[str, Store | RecordedRun]:
+    """Return by name the recorded runs in a folder, and the others as deep in it.
+
+    Without recorded ones they are those of `stores_in`.
+    """
+    recorded = recorded_runs(folder)
+    if not recorded:
+        return {**stores_in(folder)}
+    places = sorted(
+        p.parent for depth in ("*", "*/*") for p in folder.glob(f"{depth}/{DESCRIPTION}")
+    )
+    return {**recorded, **{each.relative_to(folder).as_posix(): Store(each) for each in places}}
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

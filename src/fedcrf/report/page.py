@@ -28,8 +28,8 @@ from fedcrf.crf.potentials import SCORE_TERMS
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import UNDER_ATTACK, Table, comparison_table, mean_curve
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_runs, recorded_table
-from fedcrf.experiments.results import RunResults, read_results, stores_in
+from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
+from fedcrf.experiments.results import RunResults, all_runs, read_results
 from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import CellResult, Course, PartitionRecord, Store, described
 from fedcrf.files import write_text
@@ -281,7 +281,7 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, Store | RecordedRun]]:
     """Return the runs in some folders, each under a name of its own."""
     found: list[tuple[str, Store | RecordedRun]] = []
     for folder, name in zip(folders, _names(folders), strict=True):
-        runs = recorded_runs(folder) or stores_in(folder)
+        runs = all_runs(folder)
         for own_name, run in runs.items():
             within = own_name if len(folders) == 1 else f"{name}/{own_name}"
             below = isinstance(run, Store) and run.path.parent == folder
