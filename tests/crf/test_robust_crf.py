@@ -785,7 +785,7 @@ BAD: dict[str, tuple[Any, str]] = {
     "expected not finite": ({**FIRST, "expected": np.full(64, math.nan)}, "is damaged"),
     "a model until now": (
         SMALL.infer(np.eye(3, D), model=np.zeros(D)).memory,
-        "model given 1, here 0",
+        r"\(model given 1, here 0\): give model= in every round, or in none",
     ),
     "averages missing from a window": (
         {

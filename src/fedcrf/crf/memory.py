@@ -321,9 +321,11 @@ def _check_settings(arrays: Arrays, like: Arrays) -> None:
         if kept != here
     )
     if other:
+        mend = "the one this rule handed back, or the same settings, or none"
+        if arrays["layout"][3] != like["layout"][3]:
+            mend = "model= in every round, or in none"
         raise FedcrfError(
-            f"the memory is of another federation or of other settings ({other}): "
-            "give the one this rule handed back, or the same settings, or none"
+            f"the memory is of another federation or of other settings ({other}): give {mend}"
         )
 
 
