@@ -219,7 +219,8 @@ def test_what_the_server_measured_comes_before_what_clients_send(
     assert alike((nan, 0.7), (nan, nan), (0.3, nan))
     later(folder, 3, held_out=measured(accuracy=0.9))
     app(["show", str(folder), "--markdown"], standalone_mode=False)
-    *_, row = capsys.readouterr().out.splitlines()
+    *_, header, _, row = capsys.readouterr().out.splitlines()
+    assert header.split(" | ")[4:6] == ["accuracy", "at lowest loss"]
     assert row.split(" | ")[4:6] == ["0.900", "0.900"]
     assert (
         "by the server, else by the clients" in recorded_table({"run": RecordedRun(folder)}).title

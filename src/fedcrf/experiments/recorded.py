@@ -314,8 +314,8 @@ def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
 def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     """Return how far each run is: its strategy, sound rounds, evaluation, and exclusions.
 
-    ``best`` is the accuracy of the round with the lowest loss; losses are shown if no run has an
-    accuracy.
+    ``at lowest loss`` is the accuracy of the round with the lowest loss; losses are shown if no run
+    has an accuracy.
     """
     found = list(recorded_rows(runs))
     known = [math.isfinite(value) for row in found for value in row.get("curve", ())]
@@ -329,7 +329,7 @@ def recorded_table(runs: Mapping[str, RecordedRun]) -> Table:
     measured = (f"last_{what}", f"validation_{what}")
     keys = ("run", "method", "rounds", "clients", *measured, "excluded")
     rows = [tuple(text(row.get(key, math.nan)) for key in keys) for row in found]
-    header = ("run", "strategy", "rounds", "clients", what, "best", "excluded")
+    header = ("run", "strategy", "rounds", "clients", what, "at lowest loss", "excluded")
     title = "validation by the server, else by the clients"
     return Table(title, header, tuple(rows))
 
