@@ -1324,6 +1324,11 @@ def test_what_is_no_rule_or_no_names_is_refused() -> None:
         ({"evaluate_metrics_aggr_fn": 3}, "evaluate_metrics_aggr_fn is 3: give a function"),
         ({"record_to": 3}, "record_to is 3: give a path"),
         ({"checkpoint_to": ""}, "checkpoint_to is '': give a path"),
+        ({"evaluate_fn": print}, "evaluate_fn is no setting any more: give it to start()"),
+        (
+            {"initial_parameters": 1},
+            "is no setting any more: give the model to start(), as initial_arrays",
+        ),
         ({"fraction_fit": 0.5}, "did you mean 'fraction_train'?"),
     ],
 )

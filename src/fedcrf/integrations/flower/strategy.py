@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import fields
 from pathlib import Path
-from typing import Annotated, TypedDict, Unpack
+from typing import Annotated, ClassVar, TypedDict, Unpack
 
 import flwr
 from flwr.app import ArrayRecord, ConfigRecord, Message, Metadata, MetricRecord, RecordDict
@@ -100,6 +100,11 @@ class RuleStrategy(Settings, FedAvg):
             metric is named for the rule's evidence, or the memory is not a strategy's, or of
             another rule.
     """
+
+    gone: ClassVar[Mapping[str, str]] = {  # of strategies of Flower's earlier API
+        "evaluate_fn": "give it to start()",
+        "initial_parameters": "give the model to start(), as initial_arrays",
+    }
 
     def __init__(
         self,
