@@ -1338,7 +1338,17 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
          "sites": {name: (x, y + 0.5) for name, (x, y) in sites().items()}},
         r"the loss cannot be computed of a tensor of shape \(32, 1\) and targets of shape \(32,\)",
     ),
-    "a loss that is none": ({"loss": "mse"}, "loss is a str: give a function, or leave it out"),
+    "a class of losses": (
+        {"loss": nn.CrossEntropyLoss},
+        "loss is the class CrossEntropyLoss: give CrossEntropyLoss()",
+    ),
+    "an optimizer": (
+        {"optimizer": torch.optim.SGD([torch.zeros(1)], 0.1)},
+        "optimizer is of type SGD: give a function, or leave it out",
+    ),
+    "a loss that is none": (
+        {"loss": "mse"}, "loss is of type str: give a function, or leave it out"
+    ),
     "a loss that raises later": (
         {"loss": in_round(9)}, r"round \d failed \(KeyError: 'lost', at test_simulate\.py:\d+\)"
     ),

@@ -117,8 +117,10 @@ def task_of(
     for what, given in (("loss", loss), ("optimizer", optimizer)):
         if given is not None and not callable(given):
             raise FedcrfError(
-                f"{what} is a {type(given).__name__}: give a function, or leave it out"
+                f"{what} is of type {type(given).__name__}: give a function, or leave it out"
             )
+    if isinstance(loss, type) and issubclass(loss, nn.Module):
+        raise FedcrfError(f"loss is the class {loss.__name__}: give {loss.__name__}()")
     measured = _metrics(metrics)
     if loss is None:
         _check_classes(sites)
