@@ -538,6 +538,14 @@ BAD_UPDATES = {
     "one flat list": ([1.0, 2.0, 3.0], "(vector|update|dimension)"),
     "a number": (3.0, "update"),
     "nothing": (None, "update"),
+    "numbers of eight bits": (
+        [torch.ones(2).to(torch.float8_e4m3fn)],
+        "^the update of client 0 has dtype torch.float8_e4m3fn: cast it to float32$",
+    ),
+    "two dtypes": (
+        [np.ones(2, np.float32), np.ones(2)],
+        "client 0's has float32: cast all updates to one dtype, such as float32$",
+    ),
     "complex array": (GOOD + 1j, "complex"),
     "complex tensor": (torch.ones((3, 2), dtype=torch.complex64), "complex"),
     "complex numbers": ([[1.0, 2j], [1.0, 2.0]], "complex"),

@@ -326,6 +326,8 @@ def client_numbers(values: Any, num_clients: int, what: str, mend: str) -> NDArr
 
 def _floats(layer: Any, called: str) -> NDArray[Any]:
     check_filled(layer, f"{called} is")
+    if "float8" in str(getattr(layer, "dtype", "")):
+        raise FedcrfError(f"{called} has dtype {layer.dtype}: cast it to float32")
     if is_on_gpu(layer):
         detached = layer.detach()
         return detached if is_floating(layer.dtype) else detached.double()  # type: ignore[no-any-return]
@@ -365,5 +367,5 @@ def _check_alike(clients: list[Layers]) -> None:
             if layer.dtype != reference.dtype:
                 raise FedcrfError(
                     f"the update of client {client} has dtype {layer.dtype}, client 0's has "
-                    f"{reference.dtype}: all updates must have one dtype"
+                    f"{reference.dtype}: cast all updates to one dtype, such as float32"
                 )
