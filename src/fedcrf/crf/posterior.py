@@ -22,6 +22,7 @@ from fedcrf.statistics.inputs import (
     is_torch_tensor,
     library_of,
     model_layers,
+    num_numbers,
 )
 
 
@@ -194,9 +195,11 @@ class Posterior:
         start, in_form, floating = model_layers(model)
         sizes = [[tuple(layer.shape) for layer in layers] for layers in (start, clients[0])]
         if sizes[0] != sizes[1] or is_on_gpu(start[0]) != is_on_gpu(clients[0][0]):
+            numbers = (num_numbers(start), len(start), num_numbers(clients[0]), len(clients[0]))
             raise FedcrfError(
-                "the model does not have the layers of an update, or lies on another device: give "
-                "the model that the updates start from, as one update is given"
+                "the model does not have the layers of an update, or lies on another device ({:,} "
+                "numbers in {}, an update {:,} in {}): give the model that the updates start from, "
+                "as one update is given".format(*numbers)
             )
         step = self._combined(clients, counted)
         if not self.weights.any():
