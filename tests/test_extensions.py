@@ -273,6 +273,9 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("outside")
     folder.joinpath("mine.py").write_text(MINE, encoding="utf-8")
     folder.joinpath("neighbour.py").write_text("SIGNS = [-1.0, 1.0]\n", encoding="utf-8")
+    imports = "from __future__ import annotations\nfrom dataclasses import dataclass\n"
+    own = "import numpy as np\n\ndef make(): ...\n\nSIGN = -1.0\n"
+    folder.joinpath("few.py").write_text(imports + own, encoding="utf-8")
     folder.joinpath("broken.py").write_text("import nothing_of_this_name\n", encoding="utf-8")
     folder.joinpath("script.py").write_text("raise SystemExit(0)\n", encoding="utf-8")
     return folder
@@ -317,6 +320,7 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
         (["--methods", "./no.py:Rule"], "there is no file ./no.py, looked for from"),
         (["--methods", "./broken.py:Rule"], "cannot be imported (ModuleNotFoundError: No module"),
         (["--methods", "nowhere:Rule"], "rule 'nowhere:Rule' cannot be imported (ModuleNotFound"),
+        (["--methods", "./few.py:Zebra"], "rule in ./few.py 'Zebra': choose from SIGN, make."),
         (["--methods", "./mine.py:Cappd"], "unknown rule in ./mine.py 'Cappd': did you mean 'Cap"),
         (
             ["--methods", "./mine.py:Coin"],

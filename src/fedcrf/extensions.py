@@ -18,7 +18,7 @@ from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
 from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
+from types import FunctionType, ModuleType
 from typing import Any, TypeVar
 
 from fedcrf.errors import FedcrfError, in_a_line, unknown_name
@@ -157,9 +157,18 @@ def _imported(what: str, name: str) -> Any:
     except (Exception, SystemExit) as error:  # whatever it raises; a script may end the program
         raise _broken(what, name, error) from error
     if not hasattr(module, thing):
-        names = [each for each in vars(module) if not each.startswith("_")]
+        names = [name for name, each in vars(module).items() if _may_serve(name, each, module)]
         raise AbsentError(str(unknown_name(f"{what} in {place}", thing, names)))
     return getattr(module, thing)
+
+
+def _may_serve(name: str, each: object, module: ModuleType) -> bool:
+    """Return whether something in a module may be looked for, and is not merely imported."""
+    if name.startswith("_") or isinstance(each, ModuleType):
+        return False
+    if isinstance(each, type | FunctionType):
+        return each.__module__.startswith(module.__name__)
+    return type(each).__module__ not in ("typing", "__future__")
 
 
 def _broken(what: str, name: str, error: BaseException) -> AbsentError:
