@@ -121,12 +121,12 @@ def test_in_simulation_with_hostile_clients(processes: Processes, tmp_path: Path
     run = processes.flwr_run(
         APP, "sim", "--federation-config", "num-supernodes=10 client-resources-num-cpus=1",
         "--run-config",
-        f'strategy="crf-robust" attackers=3 num-server-rounds=12 output="{tmp_path / "out"}"',
+        f'strategy="crf-robust" attackers=3 num-server-rounds=20 output="{tmp_path / "out"}"',
     )  # fmt: skip
     run.wait(timeout=240)
     log = processes.log("run")
     assert "Strategy execution finished" in log, log[-3000:]
-    records = check(tmp_path / "out", rounds=12)
+    records = check(tmp_path / "out", rounds=20)
     first, last = (np.array(record.weight) for record in (records[0], records[-1]))
     assert first[:3].sum() > 0.2
     assert last[:3].sum() < 0.05
