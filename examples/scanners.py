@@ -1,7 +1,7 @@
-"""Honest sites whose scanner shows the digits otherwise: three of ten, whose labels are as others'.
+"""Honest sites with another scanner: three of ten show the digits otherwise, with true labels.
 
 fedcrf run --dataset examples/scanners.py:turned --partition examples/scanners.py:BY_SCANNER \
-    --model mlp --methods fedavg,crf-robust
+    --model mlp --learning-rate 0.1 --batch-size 16 --clients 30 --methods fedavg,crf-robust
 """
 
 from __future__ import annotations
