@@ -256,10 +256,15 @@ def recorded_runs(folder: Path) -> dict[str, RecordedRun]:
     whole = RecordedRun(Path(os.path.realpath(folder)))  # also of a link to itself
     if whole.exists():
         return {whole.path.name: whole}
-    found = sorted(
-        path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{DESCRIPTION}")
+    return {name: RecordedRun(path) for name, path in runs_within(folder, DESCRIPTION).items()}
+
+
+def runs_within(folder: Path, description: str) -> dict[str, Path]:
+    """Return the folders up to two below that have a file of that name, by their relative path."""
+    found = (
+        path.parent for depth in ("*", "*/*") for path in folder.glob(f"{depth}/{description}")
     )
-    return {path.relative_to(folder).as_posix(): RecordedRun(path) for path in found}
+    return {path.relative_to(folder).as_posix(): path for path in sorted(found)}
 
 
 def readable(runs: Mapping[str, RecordedRun]) -> tuple[dict[str, RecordedRun], list[str]]:

@@ -26,7 +26,13 @@ from fedcrf.experiments.analysis.tables import (
     write_tables,
 )
 from fedcrf.experiments.provenance import changes
-from fedcrf.experiments.recorded import RecordedRun, check_there, recorded_rows, recorded_runs
+from fedcrf.experiments.recorded import (
+    RecordedRun,
+    check_there,
+    recorded_rows,
+    recorded_runs,
+    runs_within,
+)
 from fedcrf.experiments.settings import differences, flat, is_method
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec, cell_of
 from fedcrf.experiments.store import (
@@ -230,10 +236,8 @@ def all_runs(folder: Path) -> dict[str, Store | RecordedRun]:
     recorded = recorded_runs(folder)
     if not recorded:
         return {**stores_in(folder)}
-    places = sorted(
-        p.parent for depth in ("*", "*/*") for p in folder.glob(f"{depth}/{DESCRIPTION}")
-    )
-    return {**recorded, **{each.relative_to(folder).as_posix(): Store(each) for each in places}}
+    others = {name: Store(path) for name, path in runs_within(folder, DESCRIPTION).items()}
+    return {**recorded, **others}
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -195,16 +195,13 @@ def wanted(error: ErrorDetails) -> str:
 
 def plain(settings: Any) -> dict[str, Any]:
     """Return a dataclass's settings as TOML and JSON have them, without what is None or ignored."""
+    ignores = ignored(settings)
     given = {
         each.name: getattr(settings, each.name)
         for each in dataclasses.fields(settings)
-        if each.init
+        if each.init and each.name not in ignores
     }
-    return {
-        name: _plain(value)
-        for name, value in given.items()
-        if value is not None and name not in ignored(settings)
-    }
+    return {name: _plain(value) for name, value in given.items() if value is not None}
 
 
 def _plain(value: Any) -> Any:

@@ -463,38 +463,13 @@ class RuleServer:
         usable, excluded = len(decision.replies), len(decision.excluded)
         self._log.info("aggregate_train: %d usable, %d excluded", usable, excluded)
         self._warn(decision.lines(self._identities.by_node))
-        partition = self.metric_names.partition_id or ""
         reason = decision.kept_reason
         if reason is not None:
             level = logging.WARNING if decision.finite else logging.ERROR
             self._log.log(level, "\t> The model stays as it is: %s", reason)
-        ignored = {
-            str(reply.node): f"gives {cut(repr(reply.metrics[partition]), 50)} as '{partition}'"
-            for reply in decision.replies
-            if partition and reply.partition is None and partition in reply.metrics
-        }
-        mend = f"which is ignored: give a whole number from 0 to {MOST_PARTITIONS - 1:,}"
-        new = [node for node in ignored if node not in self._warned]
-        self._warn(few([f"Node {node} {ignored[node]}, {mend}" for node in new]))
-        self._warned.update(new)
+        self._warn_of_partitions(decision)
         once = sorted({cast for reply in decision.replies for cast in reply.casts})
-        once += self._unsuited_to(usable)
-        clients = self._identities.by_node.values()
-        if partition and clients and min(clients) >= MOST_PARTITIONS:
-            once.append(
-                f"no node gives a valid train metric '{partition}': clients have numbers in order "
-                "of node id, which are not the framework's partitions; let the clients send it"
-            )
-        first, rule = decision.round.number == self.rounds_before + 1, plain_rule(self.rule)
-        before = {*self._origin.memory[CLIENTS].tolist()}
-        strangers = before.isdisjoint(reply.client for reply in decision.replies)
-        remembers = isinstance(rule, Rule) and rule.remembers
-        if first and before and usable and strangers and remembers:
-            mend = f"send '{partition}'" if partition else "keep their names"
-            once.append(
-                "no client of the run before took part, so what the rule remembers of them does "
-                f"not count; let the clients {mend}, or authenticate the nodes"
-            )
+        once += [*self._unsuited_to(usable), *self._unknown(decision)]
         for name in self.rule.wanted_evidence:
             values = [reply.evidence[name] for reply in decision.replies]
             if values and not np.isfinite(values).any():
@@ -507,6 +482,38 @@ class RuleServer:
                 )
         self._warn([line for line in once if line not in self._warned])
         self._warned.update(once)
+
+    def _warn_of_partitions(self, decision: Decision) -> None:
+        """Log which nodes give a partition that is ignored; of each node once."""
+        partition = self.metric_names.partition_id or ""
+        ignored = {
+            str(reply.node): f"gives {cut(repr(reply.metrics[partition]), 50)} as '{partition}'"
+            for reply in decision.replies
+            if partition and reply.partition is None and partition in reply.metrics
+        }
+        mend = f"which is ignored: give a whole number from 0 to {MOST_PARTITIONS - 1:,}"
+        new = [node for node in ignored if node not in self._warned]
+        self._warn(few([f"Node {node} {ignored[node]}, {mend}" for node in new]))
+        self._warned.update(new)
+
+    def _unknown(self, decision: Decision) -> Iterator[str]:
+        """Yield that no client is known by its partition, or from the run before."""
+        partition, clients = self.metric_names.partition_id, self._identities.by_node.values()
+        if partition and clients and min(clients) >= MOST_PARTITIONS:
+            yield (
+                f"no node gives a valid train metric '{partition}': clients have numbers in order "
+                "of node id, which are not the framework's partitions; let the clients send it"
+            )
+        rule, before = plain_rule(self.rule), {*self._origin.memory[CLIENTS].tolist()}
+        if decision.round.number != self.rounds_before + 1 or not (before and decision.replies):
+            return
+        strangers = before.isdisjoint(reply.client for reply in decision.replies)
+        if strangers and isinstance(rule, Rule) and rule.remembers:
+            mend = f"send '{partition}'" if partition else "keep their names"
+            yield (
+                "no client of the run before took part, so what the rule remembers of them does "
+                f"not count; let the clients {mend}, or authenticate the nodes"
+            )
 
     def _uninformed(self) -> Iterator[str]:
         """Yield that the rule does not know how many clients attack, if it has to."""
