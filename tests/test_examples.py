@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from examples import frameworks
+from examples.more_epochs import MoreEpochs
 from examples.scanners import BY_SCANNER, dim, mixed, negative, turned
 from examples.two_classes import odd_or_even
 from examples.two_kinds import TWO_KINDS
@@ -53,6 +54,13 @@ def test_the_digits_are_odd_or_even() -> None:
     assert (images.shape, others.shape) == ((1400, 8, 8), (397, 8, 8))
     assert set(labels) == set(further) == {0, 1}
     assert images.max() == 240
+
+
+def test_more_epochs_are_the_same_examples_again() -> None:
+    images, labels = np.zeros((3, 1, 8, 8), np.float32), np.array([4, 0, 9])
+    more, again = MoreEpochs(times=2).poison(images, labels, 10, np.random.default_rng(0))
+    assert more.shape == (6, 1, 8, 8)
+    assert again.tolist() == [4, 0, 9, 4, 0, 9]
 
 
 def test_three_of_ten_sites_have_the_other_scanner() -> None:

@@ -179,7 +179,8 @@ class SlowRobust:
         energy = {}
         silent = self._answers(present)
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
-        long = self._norms(held, norms, examples)
+        agrees = self._agrees(present, alike)
+        long = self._norms(held, norms, examples, agrees)
 
         def opposition(trust: dict) -> dict:
             """What each meets beyond the median, and what of it is tolerated."""
@@ -315,7 +316,15 @@ class SlowRobust:
         held = [each for each in sized.values() if each]
         return believed, {c: each / median(held) if held else 0.0 for c, each in sized.items()}
 
-    def _norms(self, held: dict, norms: dict, examples: dict) -> dict:
+    def _agrees(self, present: list, alike: dict) -> dict:
+        """Whether most others agree with each as much as half of what is usual."""
+        if len(present) < 2:
+            return dict.fromkeys(present, False)
+        agreement = {i: median(alike[i, j] for j in present if i != j) for i in present}
+        least = max(0.0, 1 - self.tolerance / 2) * median(agreement.values())
+        return {i: agreement[i] >= least and median(agreement.values()) > 0 for i in present}
+
+    def _norms(self, held: dict, norms: dict, examples: dict, agrees: dict) -> dict:
         z = {
             c: math.log(max(norms[c], 2.2250738585072014e-308))
             - self.norm_exponent * math.log(examples[c])
@@ -324,7 +333,10 @@ class SlowRobust:
         }
         middle, deviation = usual(z.values())
         beyond = {
-            c: z.get(c, middle) - middle - self.tolerance * max(1, 4 * deviation) - math.log(k) / 2
+            c: z.get(c, middle)
+            - middle
+            - self.tolerance * max(1, 4 * deviation) * (2 if agrees[c] else 1)
+            - math.log(k) / 2
             for c, k in held.items()
         }
         return {c: min(2.0, max(0.0, each)) for c, each in beyond.items()}

@@ -188,6 +188,33 @@ def test_length_counts_as_far_as_more_speaks_against_a_client(degrees, wrong, gr
 
 
 @pytest.mark.parametrize(
+    ("agreement", "alone", "share", "evidence"),
+    [
+        (0.6, True, 0.5, 0.5),  # the others' cosines are 0.5; of log-lengths above 2 it is evidence
+        (0.3, True, 0.5, 0.5),
+        (0.2, True, 0.5, 1.5),
+        (0.3, True, 0.7, 1.5),
+        (0.0, True, 0.0, 0.5),
+        (-0.1, True, 0.0, 1.5),
+        (0.2, False, 0.5, 1.5),  # its copy agrees with it
+    ],
+)
+def test_twice_the_length_is_tolerated_of_who_agrees(agreement, alone, share, evidence):
+    rows = np.zeros((7, 9))
+    rows[:, 0] = math.sqrt(0.5)
+    rows[:, 1:8] = math.sqrt(0.5) * np.eye(7)
+    long = slice(6, 7) if alone else slice(5, 7)
+    rows[long] = 0.0
+    rows[long, 0] = math.sqrt(2.0) * agreement
+    rows[long, 8] = math.sqrt(1.0 - 2.0 * agreement**2)
+    rows[6] *= math.exp(2.5)
+    part = SuspectNorm(tolerance=1.0, share=share)
+    initial = np.full((7, 3), [1.0, 0.0, 0.0])
+    found = part.message(observe(rows, initial=initial), LABELS)(initial)
+    assert_allclose(found.causes["norm"], [0, 0, 0, 0, 0, 0, evidence], atol=1e-12)
+
+
+@pytest.mark.parametrize(
     ("response", "spread", "evidence"),
     [
         ([-0.6, -0.4, 0.2, 0.0, math.nan], 0.0, [0, 0, 0.3, 0.1, 0]),  # the median is −0.2
@@ -443,19 +470,17 @@ def test_a_robust_potential_is_one_class_and_one_line():
     assert_allclose(found.causes["moving"], np.maximum(0.0, evidence), atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("tolerance", "response", "consistency"), [(0, 1, 1), (1, 0.25, 0.5), (9, 0, 0)]
-)
-def test_the_tolerance_sets_all_that_is_tolerated(tolerance, response, consistency):
+@pytest.mark.parametrize(("tolerance", "response", "half"), [(0, 1, 1), (1, 0.25, 0.5), (9, 0, 0)])
+def test_the_tolerance_sets_all_that_is_tolerated(tolerance, response, half):
     field = RobustCRF(tolerance=tolerance).field
     opposition = Opposition(tolerance=tolerance / 2, spread=4 * tolerance)
     assert field.pairwise == (
-        SuspectNorm(tolerance=tolerance, spread=4 * tolerance, opposition=opposition),
+        SuspectNorm(tolerance=tolerance, spread=4 * tolerance, share=half, opposition=opposition),
         opposition,
     )
     assert field.evidence == (
         ResponseEvidence(share=response, spread=4 * tolerance),
-        ConsistencyEvidence(share=consistency, spread=4 * tolerance),
+        ConsistencyEvidence(share=half, spread=4 * tolerance),
         GoalEvidence(tolerance=tolerance),
         Camps(tolerance=tolerance),
     )

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import numpy as np
@@ -467,10 +467,17 @@ class SuspectNorm(NormEvidence):
     - (γ_i − median(γ)) / tolerance, as far as it has become longer: γ_i is the logarithm by which
       its update is longer than its last one. A client without an earlier update has 1.
 
+    A client that takes more local steps than others has a longer update in their direction. So the
+    tolerance and the spread are twice as large for a client that agrees, a_i ≥ share·median(a),
+    where median(a) > 0. Its agreement a_i is the median of cos(u_i, u_j) over the other clients:
+    colluders cannot raise it, as long as they are fewer than the others.
+
     Attributes:
+        share: The share of the median client's agreement with which a client agrees, in [0, 1].
         opposition: It tells σ and what is tolerated of it.
     """
 
+    share: Fraction = 0.5
     opposition: Opposition = Opposition()
 
     def compare(self, averages: Averages) -> Vector:
@@ -479,7 +486,11 @@ class SuspectNorm(NormEvidence):
 
     def message(self, seen: Observation, labels: Vector) -> Message:
         """Return the message; the cause is h·min(limit, max(0, z − t)) by ``norm``."""
-        long = self.excess(seen, self.measure(seen))
+        measured = self.measure(seen)
+        long = self.excess(seen, measured)
+        if long.any():
+            twice = replace(self, tolerance=2.0 * self.tolerance, spread=2.0 * self.spread)
+            long = np.where(self._agrees(seen), twice.excess(seen, measured), long)
         if not long.any():
             nothing = self.against(long, labels, {})
             return lambda marginals: nothing
@@ -499,6 +510,16 @@ class SuspectNorm(NormEvidence):
             return self.against(suspicion * long, labels, {})
 
         return energy
+
+    def _agrees(self, seen: Observation) -> NDArray[np.bool_]:
+        """Return (m,) whether a_i ≥ share·median(a) > 0; False for a non-finite update."""
+        known = np.flatnonzero(seen.finite)
+        cosines = seen.cosines[np.ix_(known, known)]
+        others = cosines[~np.eye(len(known), dtype=bool)].reshape(len(known), -1)
+        agreement = np.full(seen.num_clients, -math.inf)
+        agreement[known] = np.median(others, axis=1)
+        middle = median(agreement[known])
+        return (agreement >= self.share * middle) & (middle > 0.0)
 
 
 def length_excess(norms: Vector, num_examples: Vector, exponent: float) -> Vector:

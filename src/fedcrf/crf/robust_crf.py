@@ -100,11 +100,13 @@ class RobustCRF(Settings):
 
     Attributes:
         tolerance: τ, how much clients may differ. An opposition of 0.5τ is tolerated, a norm of
-            exp(τ) medians, a goal exp(τ) times as far away as the median's, and in a large round 4τ
-            lower median deviations. A curvature response may lack 0.75τ of the median's, an update
-            consistency 0.5τ. In a large round camps may be clear by τ standard errors. A larger τ
-            accuses fewer honest clients, and lets more attackers through. Where at most ten sites
-            may be of two kinds, 3 spares them; flipped labels then do as much harm as to FedAvg.
+            exp(τ) medians, or exp(2τ) of a client that agrees with the others, a goal exp(τ) times
+            as far away as the median's, and in a large round 4τ lower median deviations. A
+            curvature response may lack 0.75τ of the median's, an update consistency 0.5τ, and so
+            may the agreement of a client that agrees. In a large round camps may be clear by τ
+            standard errors. A larger τ accuses fewer honest clients, and lets more attackers
+            through. Where at most ten sites may be of two kinds, 3 spares them; flipped labels then
+            do as much harm as to FedAvg.
         prior_log_odds: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the probability that a client's label stays.
         longest_window: The most rounds over which updates are averaged before they are looked at,
@@ -144,7 +146,7 @@ class RobustCRF(Settings):
         [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0]
     """
 
-    behaviour: ClassVar[int] = 6
+    behaviour: ClassVar[int] = 7
     behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 7, "large_round": 4}
     """The numbers of what differs where some clients are absent, and in large rounds."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
@@ -171,17 +173,20 @@ class RobustCRF(Settings):
         """The field of these settings."""
         spread = 4.0 * self.tolerance
         opposition = Opposition(tolerance=0.5 * self.tolerance, spread=spread)
+        half = max(0.0, 1.0 - 0.5 * self.tolerance)
         return Field(
             self.labels,
             LogOddsPrior(self.prior_log_odds),
             evidence=(
                 ResponseEvidence(share=self._response_share, spread=spread),
-                ConsistencyEvidence(share=max(0.0, 1.0 - 0.5 * self.tolerance), spread=spread),
+                ConsistencyEvidence(share=half, spread=spread),
                 GoalEvidence(tolerance=self.tolerance),
                 Camps(tolerance=self.tolerance),
             ),
             pairwise=(
-                SuspectNorm(tolerance=self.tolerance, spread=spread, opposition=opposition),
+                SuspectNorm(
+                    tolerance=self.tolerance, spread=spread, share=half, opposition=opposition
+                ),
                 opposition,
             ),
             persistence=self.persistence,
