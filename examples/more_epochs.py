@@ -1,4 +1,4 @@
-"""Honest sites that do more local work: what an "attacker" trains on, it trains on five times.
+"""Honest sites that do more local epochs: "attackers" that train on their examples five times.
 
 fedcrf run --attack examples/more_epochs.py:MoreEpochs --attackers 9 --clients 30 \
     --dataset digits --partition iid --model mlp --learning-rate 0.1 --batch-size 16 \

@@ -197,9 +197,10 @@ def test_length_counts_as_far_as_more_speaks_against_a_client(degrees, wrong, gr
         (0.0, True, 0.0, 0.5),
         (-0.1, True, 0.0, 1.5),
         (0.2, False, 0.5, 1.5),  # its copy agrees with it
+        (-0.4, True, 0.0, 1.5),
     ],
 )
-def test_twice_the_length_is_tolerated_of_who_agrees(agreement, alone, share, evidence):
+def test_twice_the_tolerance_is_for_who_agrees(agreement, alone, share, evidence):
     rows = np.zeros((7, 9))
     rows[:, 0] = math.sqrt(0.5)
     rows[:, 1:8] = math.sqrt(0.5) * np.eye(7)

@@ -456,8 +456,8 @@ class Opposition(LinearPart):
 class SuspectNorm(NormEvidence):
     """Evidence of the norm, times how suspect the client is for something else.
 
-    ψ(q) = κ·q·h_i·min(limit, max(0, z_i − t)), with z_i and t of `NormEvidence`. Length alone is no
-    evidence, since a client that still learns what others have learnt has a long update. It counts
+    ψ(q) = κ·q·h_i·min(limit, max(0, z_i − t)), with z_i and t as in `NormEvidence`. Length alone is
+    no evidence, since a client that still learns what others have learnt has a long update. It counts
     by h_i, the largest of three numbers, cut to [0, 1]:
 
     - x_i, as far as the client is opposed: it rises from 0 to 1 where the opposition σ_i, less its
@@ -467,13 +467,14 @@ class SuspectNorm(NormEvidence):
     - (γ_i − median(γ)) / tolerance, as far as it has become longer: γ_i is the logarithm by which
       its update is longer than its last one. A client without an earlier update has 1.
 
-    A client that takes more local steps than others has a longer update in their direction. So the
-    tolerance and the spread are twice as large for a client that agrees, a_i ≥ share·median(a),
-    where median(a) > 0. Its agreement a_i is the median of cos(u_i, u_j) over the other clients:
-    colluders cannot raise it, as long as they are fewer than the others.
+    A client that takes more local steps than others has a longer update that points the same way.
+    Its agreement a_i is the median of cos(u_i, u_j) over the other clients. A client agrees if
+    a_i ≥ share·median(a), and that median is above 0. For it tolerance and spread are doubled in t.
+    Colluders can raise their agreement to the largest of their cosines with the others. That gains
+    them nothing where updates of exp(tolerance) medians are clipped anyway.
 
     Attributes:
-        share: The share of the median client's agreement with which a client agrees, in [0, 1].
+        share: The share of the median client's agreement from which on a client agrees, in [0, 1].
         opposition: It tells σ and what is tolerated of it.
     """
 
