@@ -457,8 +457,8 @@ class SuspectNorm(NormEvidence):
     """Evidence of the norm, times how suspect the client is for something else.
 
     ψ(q) = κ·q·h_i·min(limit, max(0, z_i − t)), with z_i and t as in `NormEvidence`. Length alone is
-    no evidence, since a client that still learns what others have learnt has a long update. It counts
-    by h_i, the largest of three numbers, cut to [0, 1]:
+    no evidence, since a client that still learns what others have learnt has a long update. It
+    counts by h_i, the largest of three numbers, cut to [0, 1]:
 
     - x_i, as far as the client is opposed: it rises from 0 to 1 where the opposition σ_i, less its
       median, rises from half of what is tolerated to all of it;
