@@ -180,7 +180,7 @@ class SlowRobust:
         silent = self._answers(present)
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
         agrees = self._agrees(present, alike)
-        long = self._norms(held, norms, examples, agrees)
+        long = self._norms(held, norms, examples, agrees, few)
 
         def opposition(trust: dict) -> dict:
             """What each meets beyond the median, and what of it is tolerated."""
@@ -324,7 +324,7 @@ class SlowRobust:
         least = max(0.0, 1 - self.tolerance / 2) * median(agreement.values())
         return {i: agreement[i] >= least and median(agreement.values()) > 0 for i in present}
 
-    def _norms(self, held: dict, norms: dict, examples: dict, agrees: dict) -> dict:
+    def _norms(self, held: dict, norms: dict, examples: dict, agrees: dict, few: float) -> dict:
         z = {
             c: math.log(max(norms[c], 2.2250738585072014e-308))
             - self.norm_exponent * math.log(examples[c])
@@ -335,7 +335,7 @@ class SlowRobust:
         beyond = {
             c: z.get(c, middle)
             - middle
-            - self.tolerance * max(1, 4 * deviation) * (2 if agrees[c] else 1)
+            - self.tolerance * max(1, 4 * deviation) * (2 - few if agrees[c] else 1)
             - math.log(k) / 2
             for c, k in held.items()
         }

@@ -200,7 +200,7 @@ def test_length_counts_as_far_as_more_speaks_against_a_client(degrees, wrong, gr
         (-0.4, True, 0.0, 1.5),
     ],
 )
-def test_twice_the_tolerance_is_for_who_agrees(agreement, alone, share, evidence):
+def test_in_a_large_round_more_is_tolerated_of_who_agrees(agreement, alone, share, evidence):
     rows = np.zeros((7, 9))
     rows[:, 0] = math.sqrt(0.5)
     rows[:, 1:8] = math.sqrt(0.5) * np.eye(7)
@@ -209,10 +209,13 @@ def test_twice_the_tolerance_is_for_who_agrees(agreement, alone, share, evidence
     rows[long, 0] = math.sqrt(2.0) * agreement
     rows[long, 8] = math.sqrt(1.0 - 2.0 * agreement**2)
     rows[6] *= math.exp(2.5)
-    part = SuspectNorm(tolerance=1.0, share=share)
+    # ℓ is 1 but for 10⁻⁹.
+    part = SuspectNorm(tolerance=1.0, share=share, opposition=Opposition(large_round=7e-9))
     initial = np.full((7, 3), [1.0, 0.0, 0.0])
     found = part.message(observe(rows, initial=initial), LABELS)(initial)
-    assert_allclose(found.causes["norm"], [0, 0, 0, 0, 0, 0, evidence], atol=1e-12)
+    assert_allclose(found.causes["norm"], [0, 0, 0, 0, 0, 0, evidence], atol=1e-8)
+    small = SuspectNorm(tolerance=1.0, share=share).message(observe(rows, initial=initial), LABELS)
+    assert_allclose(small(initial).causes["norm"], [0, 0, 0, 0, 0, 0, 1.5], atol=1e-12)
 
 
 @pytest.mark.parametrize(

@@ -469,9 +469,10 @@ class SuspectNorm(NormEvidence):
 
     A client that takes more local steps than others has a longer update that points the same way.
     Its agreement a_i is the median of cos(u_i, u_j) over the other clients. A client agrees if
-    a_i ≥ share·median(a), and that median is above 0. For it tolerance and spread are doubled in t.
-    Colluders can raise their agreement to the largest of their cosines with the others. That gains
-    them nothing where updates of exp(tolerance) medians are clipped anyway.
+    a_i ≥ share·median(a), and that median is above 0. In a large round its tolerance and spread are
+    1 + ℓ times as large, with the large-round share ℓ. Colluders can raise their agreement to the
+    largest of their cosines with the others. That gains them nothing where updates of
+    exp(tolerance) medians are clipped anyway.
 
     Attributes:
         share: The share of the median client's agreement from which on a client agrees, in [0, 1].
@@ -489,9 +490,11 @@ class SuspectNorm(NormEvidence):
         """Return the message; the cause is h·min(limit, max(0, z − t)) by ``norm``."""
         measured = self.measure(seen)
         long = self.excess(seen, measured)
-        if long.any():
-            twice = replace(self, tolerance=2.0 * self.tolerance, spread=2.0 * self.spread)
-            long = np.where(self._agrees(seen), twice.excess(seen, measured), long)
+        large = large_round_share(seen.finite, self.opposition.large_round)
+        if large > 0.0 and long.any():
+            times = 1.0 + large
+            more = replace(self, tolerance=times * self.tolerance, spread=times * self.spread)
+            long = np.where(self._agrees(seen), more.excess(seen, measured), long)
         if not long.any():
             nothing = self.against(long, labels, {})
             return lambda marginals: nothing

@@ -73,8 +73,8 @@ class RobustCRF(Settings):
     client:
 
     - opposition (`Opposition`): trusted clients' updates point against it;
-    - norm (`SuspectNorm`): its update is longer than its examples explain, or more local steps if
-      it points the same way as others, and it is opposed, was wrong before, or was shorter before;
+    - norm (`SuspectNorm`): its update is longer than its examples explain, and it is opposed, was
+      wrong before, or was shorter before;
     - curvature response (`ResponseEvidence`): its update does not change against the model's step;
     - update consistency (`ConsistencyEvidence`): its update turns away from its last one;
     - goal distance (`GoalEvidence`): by its own response, it wants the model to go much farther
@@ -101,10 +101,10 @@ class RobustCRF(Settings):
     Attributes:
         tolerance: τ, how much clients may differ. An opposition of 0.5τ is tolerated, a norm of
             exp(τ) medians, a goal exp(τ) times as far away as the median's, and in a large round 4τ
-            lower median deviations. A norm of exp(2τ) medians is tolerated of a client that points
-            the same way as others: its agreement may lack 0.5τ of the median's. A curvature
-            response may lack 0.75τ of that, an update consistency 0.5τ. In a large round camps may
-            be clear by τ standard errors. A larger τ accuses fewer honest clients, and lets more
+            lower median deviations. A curvature response may lack 0.75τ of the median's, an update
+            consistency 0.5τ. In a large round camps may be clear by τ standard errors, and up to
+            exp(2τ) medians are tolerated of a client that points the same way as others: its
+            agreement may lack 0.5τ. A larger τ accuses fewer honest clients, and lets more
             attackers through. Where at most ten sites may be of two kinds, 3 spares them; flipped
             labels then do as much harm as to FedAvg.
         prior_log_odds: b, the prior's log odds for each unit of the label.
@@ -146,8 +146,8 @@ class RobustCRF(Settings):
         [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0]
     """
 
-    behaviour: ClassVar[int] = 7
-    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 7, "large_round": 4}
+    behaviour: ClassVar[int] = 6
+    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 7, "large_round": 5}
     """The numbers of what differs where some clients are absent, and in large rounds."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {
