@@ -133,6 +133,7 @@ class SlowRobust:
     response: dict[Any, float] = field(default_factory=dict)
     steadiness: dict[Any, float] = field(default_factory=dict)
     goal: dict[Any, float] = field(default_factory=dict)
+    known: set[Any] = field(default_factory=set)
 
     def round(
         self,
@@ -180,6 +181,7 @@ class SlowRobust:
         silent = self._answers(present)
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
         agrees = self._agrees(present, alike)
+        grown = self._grown(present)
         long = self._norms(held, norms, examples, agrees, few)
 
         def opposition(trust: dict) -> dict:
@@ -224,7 +226,7 @@ class SlowRobust:
                 + self.camp_strength * q * lighter.get(c, 0.0) / held[c]
                 for p, q in zip(start[c], self.labels, strict=True)
             ]
-        belief, grown = dict(start), self._grown(present)
+        belief = dict(start)
         for _ in range(self.iterations):
             against = opposition({c: dot(belief[c], self.labels) for c in present})
             renewed = {}
@@ -335,7 +337,9 @@ class SlowRobust:
         beyond = {
             c: z.get(c, middle)
             - middle
-            - self.tolerance * max(1, 4 * deviation) * (2 - few if agrees[c] else 1)
+            - self.tolerance
+            * max(1, 4 * deviation)
+            * (2 - few if agrees[c] and c not in self.known else 1)
             - math.log(k) / 2
             for c, k in held.items()
         }
@@ -351,6 +355,7 @@ class SlowRobust:
             and norm(each.earlier_update)
         }
         middle = median(grown.values()) if grown else 0.0
+        self.known = set(grown)
         return {
             c: 1.0 if c not in grown else (grown[c] - middle) / max(self.tolerance, 1e-300)
             for c in present

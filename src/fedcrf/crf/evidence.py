@@ -469,10 +469,10 @@ class SuspectNorm(NormEvidence):
 
     A client that takes more local steps than others has a longer update that points the same way.
     Its agreement a_i is the median of cos(u_i, u_j) over the other clients. A client agrees if
-    a_i ≥ share·median(a), and that median is above 0. In a large round its tolerance and spread are
-    1 + ℓ times as large, with the large-round share ℓ. Colluders can raise their agreement to the
-    largest of their cosines with the others. That gains them nothing where updates of
-    exp(tolerance) medians are clipped anyway.
+    a_i ≥ share·median(a), and that median is above 0. In a large round a client that agrees and has
+    no earlier update has a tolerance and a spread 1 + ℓ times as large, with the large-round share
+    ℓ. Colluders can raise their agreement to the largest of their cosines with the others. That
+    gains them nothing where updates of exp(tolerance) medians are clipped anyway.
 
     Attributes:
         share: The share of the median client's agreement from which on a client agrees, in [0, 1].
@@ -490,17 +490,17 @@ class SuspectNorm(NormEvidence):
         """Return the message; the cause is h·min(limit, max(0, z − t)) by ``norm``."""
         measured = self.measure(seen)
         long = self.excess(seen, measured)
+        growth = seen.measured.get(self.cause, np.full(seen.num_clients, np.nan))
+        known = np.isfinite(growth)
         large = large_round_share(seen.finite, self.opposition.large_round)
-        if large > 0.0 and long.any():
+        if large > 0.0 and long[~known].any():
             times = 1.0 + large
             more = replace(self, tolerance=times * self.tolerance, spread=times * self.spread)
-            long = np.where(self._agrees(seen), more.excess(seen, measured), long)
+            long = np.where(known | ~self._agrees(seen), long, more.excess(seen, measured))
         if not long.any():
             nothing = self.against(long, labels, {})
             return lambda marginals: nothing
         _, opposition = self.opposition.among(seen, labels)
-        growth = seen.measured.get(self.cause, np.full(seen.num_clients, np.nan))
-        known = np.isfinite(growth)
         grown = (growth - median(growth[known])) / max(self.tolerance, TINY)
         suspect = np.where(known, grown, 1.0)
         if seen.initial is not None:

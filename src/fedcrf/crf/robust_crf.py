@@ -103,7 +103,7 @@ class RobustCRF(Settings):
             exp(τ) medians, a goal exp(τ) times as far away as the median's, and in a large round 4τ
             lower median deviations. A curvature response may lack 0.75τ of the median's, an update
             consistency 0.5τ. In a large round camps may be clear by τ standard errors, and up to
-            exp(2τ) medians are tolerated of a client that points the same way as others: its
+            exp(2τ) medians are tolerated of a new client that points the same way as others: its
             agreement may lack 0.5τ. A larger τ accuses fewer honest clients, and lets more
             attackers through. Where at most ten sites may be of two kinds, 3 spares them; flipped
             labels then do as much harm as to FedAvg.
