@@ -133,7 +133,6 @@ class SlowRobust:
     response: dict[Any, float] = field(default_factory=dict)
     steadiness: dict[Any, float] = field(default_factory=dict)
     goal: dict[Any, float] = field(default_factory=dict)
-    known: set[Any] = field(default_factory=set)
 
     def round(
         self,
@@ -182,7 +181,8 @@ class SlowRobust:
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
         agrees = self._agrees(present, alike)
         grown = self._grown(present)
-        long = self._norms(held, norms, examples, agrees, few)
+        factor = {c: 2 - few if agrees[c] and c not in grown else 1 for c in present}
+        long = self._norms(held, norms, examples, factor)
 
         def opposition(trust: dict) -> dict:
             """What each meets beyond the median, and what of it is tolerated."""
@@ -234,7 +234,8 @@ class SlowRobust:
                 beyond, tolerated = against[i]
                 opposed = max(0.0, beyond - tolerated) / held[i]
                 clearly = 2 * beyond / tolerated - 1 if tolerated else float(beyond > 0)
-                heard = min(1.0, max(0.0, clearly, 2 * start[i][0] - 1, grown[i])) / held[i]
+                heard = min(1.0, max(0.0, clearly, 2 * start[i][0] - 1, grown.get(i, 1.0)))
+                heard /= held[i]
                 fresh = self._normalised(
                     [
                         math.exp(
@@ -326,7 +327,7 @@ class SlowRobust:
         least = max(0.0, 1 - self.tolerance / 2) * median(agreement.values())
         return {i: agreement[i] >= least and median(agreement.values()) > 0 for i in present}
 
-    def _norms(self, held: dict, norms: dict, examples: dict, agrees: dict, few: float) -> dict:
+    def _norms(self, held: dict, norms: dict, examples: dict, factor: dict) -> dict:
         z = {
             c: math.log(max(norms[c], 2.2250738585072014e-308))
             - self.norm_exponent * math.log(examples[c])
@@ -337,16 +338,14 @@ class SlowRobust:
         beyond = {
             c: z.get(c, middle)
             - middle
-            - self.tolerance
-            * max(1, 4 * deviation)
-            * (2 - few if agrees[c] and c not in self.known else 1)
+            - self.tolerance * max(1, 4 * deviation) * factor[c]
             - math.log(k) / 2
             for c, k in held.items()
         }
         return {c: min(2.0, max(0.0, each)) for c, each in beyond.items()}
 
     def _grown(self, present: list) -> dict:
-        """How much longer each has become than the median has, in tolerances; 1 where it is new."""
+        """How much longer each has become than the median has, in tolerances; not of new ones."""
         grown = {
             c: math.log(norm(each.update) / norm(each.earlier_update))
             for c in present
@@ -355,11 +354,7 @@ class SlowRobust:
             and norm(each.earlier_update)
         }
         middle = median(grown.values()) if grown else 0.0
-        self.known = set(grown)
-        return {
-            c: 1.0 if c not in grown else (grown[c] - middle) / max(self.tolerance, 1e-300)
-            for c in present
-        }
+        return {c: (each - middle) / max(self.tolerance, 1e-300) for c, each in grown.items()}
 
     def _answers(self, present: list) -> dict:
         self.response = {}
