@@ -127,7 +127,7 @@ RUN_SETTINGS = (
     Setting("training.local_epochs", int, "Local epochs in a round.", TRAINING),
     Setting("objectives.proximal.mu", float, "Strength of FedProx's proximal term.", TRAINING),
     Setting("server.optimizer", str, "Server optimizer of the methods that name none: momentum, "
-            "adagrad, adam, yogi.", TRAINING, "server_optimizer"),
+            "adagrad, adam, yogi, fedexp.", TRAINING, "server_optimizer"),
     Setting("server.learning_rate", float, "Step size of the server optimizers.", TRAINING,
             "server_learning_rate"),
     Setting("attack.name", str, "What attackers do: a name of [bold]fedcrf attacks[/bold], or "
