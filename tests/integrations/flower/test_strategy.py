@@ -648,14 +648,15 @@ def test_an_odd_partition_moves_no_other_number() -> None:
 
 def test_a_node_of_an_earlier_run_keeps_its_partition_unless_it_is_not_heard_of() -> None:
     earlier = {70: 1, 60: 4, 50: FIRST}
-    # All ids are new, as in a simulation; then one is not, and is there; then it comes too late.
+    # All ids are new, as in a simulation; then one is not, so that ids last, and 60 may come back;
+    # then two give the same.
     for partitions, expected in (
         ({71: 1, 61: 4, 51: None}, {71: 1, 61: 4, 51: SECOND}),
-        ({70: 1, 71: 1, 61: 4}, {70: 1, 71: SECOND, 61: 4}),
+        ({70: 1, 71: 1, 61: 4}, {70: 1, 61: SECOND, 71: THIRD}),
         ({71: 1, 72: 1}, {71: SECOND, 72: THIRD}),
     ):
         assert clients_of(Identities(earlier), partitions) == expected
-    late = Identities(earlier)
+    late = Identities(earlier)  # the earlier node comes too late
     assert clients_of(late, {71: 1}) == {71: 1}
     assert clients_of(late, {70: 1, 71: 1, 50: 1}) == {71: 1, 50: FIRST, 70: SECOND}
 
