@@ -318,6 +318,7 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
     ("arguments", "said"),
     [
         (["--methods", "./no.py:Rule"], "there is no file ./no.py, looked for from"),
+        (["--methods", "~nobody-1/no.py:Rule"], "there is no file ~nobody-1/no.py, looked for"),
         (["--methods", "./broken.py:Rule"], "cannot be imported (ModuleNotFoundError: No module"),
         (["--methods", "nowhere:Rule"], "rule 'nowhere:Rule' cannot be imported (ModuleNotFound"),
         (["--methods", "./few.py:Zebra"], "rule in ./few.py 'Zebra': choose from SIGN, make."),

@@ -777,6 +777,19 @@ def test_a_report_of_two_rules_stands_beside_fedavg(tmp_path: Path) -> None:
         assert "Beside FedAvg" not in [tile.title for tile in run.headline.tiles], "another seed"
 
 
+def percent(outputs: Tensor, targets: Tensor) -> Tensor:
+    return 100.0 * (outputs.argmax(1) == targets).float().mean()
+
+
+def test_what_is_no_accuracy_is_compared_with_no_fedavg(tmp_path: Path) -> None:
+    for rule in ("fedavg", "crf-robust"):
+        simulate(rule=rule, rounds=2, metrics={"accuracy": percent}, record_to=tmp_path / rule)
+    ours, _ = read_report([tmp_path / "crf-robust", tmp_path / "fedavg"]).runs
+    result, beside = ours.headline.tiles[0], ours.headline.tiles[-1]
+    assert result.title == "Test loss"
+    assert beside.about == "of test loss; one seed"
+
+
 OTHERS: dict[str, tuple[dict[str, Any], str]] = {
     "sites": ({"sites": sites(seed=5)}, "of other sites"),
     "a rule": ({"rule": "fedavg"}, "of other rule"),
@@ -991,6 +1004,23 @@ def test_what_is_wrong_with_arrays_is_a_line(tmp_path: Path) -> None:
     for place in (tmp_path, tmp_path / "a.npz"):
         with pytest.raises(FedcrfError, match=r"a\.npz has arrays and no columns: leave --label-"):
             read_site_files(place, label_column="y")
+
+
+@dataclass(frozen=True)
+class Scored(FedAvg):
+    """Has a setting that is described by its place in memory."""
+
+    score: Any = None
+
+
+def test_a_run_goes_on_where_a_setting_is_a_function_and_a_kill_left_a_file(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    simulate(rule=Scored(lambda update: update), rounds=1, record_to=folder)
+    left = folder / ".checkpoint.pt.123-0a1b2c3d"
+    left.touch()
+    result = simulate(rule=Scored(lambda update: update), rounds=2, record_to=folder)
+    assert result.records[-1].round == 2
+    assert not left.exists()
 
 
 # What is wrong.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -268,6 +269,11 @@ def setting(text: str) -> dict[str, Any]:
             with suppress(*NO_TOML):
                 return tomllib.loads(f"{key.strip()} = {candidate}")
     raise FedcrfError(f"--set {cut(text)}: write --set section.key=value")
+
+
+def lasting(description: str) -> str:
+    """Return it without places in memory, which are others in every process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", description)
 
 
 def differences(before: Options, now: Options) -> Iterator[tuple[str, Any, Any]]:

@@ -397,13 +397,10 @@ class CellStore:
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
         """Return the state to go on from, and what says by which code; call it under the lock.
 
-        Stale rounds are removed, and those of which nothing says it: `replace` was killed. So are
-        files that a kill left half-written, which may be as large as a model.
+        Stale rounds are removed, and those of which nothing says it: `replace` was killed.
 
         ``origin`` is the provenance of the rounds that follow.
         """
-        for name in FILES:
-            remove_unfinished(self.path / name)
         made = self.summary() or self._begun()
         alone = made is None and not (self.path / CHECKPOINT).exists()
         if alone or self._stale(cell, made):
@@ -419,7 +416,12 @@ class CellStore:
         return state, begun
 
     def resume(self) -> RunState | None:
-        """Return the state to go on from; records of a later, lost round are dropped."""
+        """Return the state to go on from; call it under the lock.
+
+        Records of a later, lost round are dropped, and files that a kill left half-written.
+        """
+        for name in FILES:
+            remove_unfinished(self.path / name)
         checkpoint, rounds = self.path / CHECKPOINT, self.path / ROUNDS
         state = load_checkpoint(checkpoint) if checkpoint.exists() else None
         done = 0 if state is None else state.round

@@ -158,6 +158,14 @@ def without(name: str) -> dict[str, Any]:
     return {key: value for key, value in moved(3).items() if key != name}
 
 
+# NumPy's own format of an array of one object, whose place in memory the sender chooses.
+OBJECTS = (
+    b"\x93NUMPY\x01\x00F\x00{'descr': '|O', 'fortran_order': False, 'shape': (), }".ljust(79)
+    + b"\n"
+    + bytes(8)
+)
+
+
 BAD: Mapping[str, tuple[Callable[[], Message], str]] = {
     "raises": (lambda: failure(3, "Traceback\nValueError: x"), "failed, code 1: ValueError: x"),
     "raises in simulation": (
@@ -201,6 +209,20 @@ BAD: Mapping[str, tuple[Callable[[], Message], str]] = {
                     "arrays": ArrayRecord(
                         {k: Array("float32", (), "numpy.ndarray", Array(np.asarray(v)).data[:-1])
                          for k, v in moved(3).items()}
+                    ),
+                    "metrics": MetricRecord({"num-examples": 1}),
+                }
+            ),
+        ),
+        "holds a 'weight' that cannot be read",
+    ),
+    "objects": (
+        lambda: message(
+            3,
+            RecordDict(
+                {
+                    "arrays": ArrayRecord(
+                        {k: Array("object", (), "numpy.ndarray", OBJECTS) for k in moved(3)}
                     ),
                     "metrics": MetricRecord({"num-examples": 1}),
                 }
