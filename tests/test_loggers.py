@@ -23,7 +23,15 @@ from fedcrf.experiments.grid import (
     run_grids,
 )
 from fedcrf.experiments.store import Store
-from fedcrf.loggers import LOGGERS, LoggedCell, LoggingObserver, find_loggers, round_values
+from fedcrf.loggers import (
+    LOGGERS,
+    LoggedCell,
+    LoggingObserver,
+    MlflowLogger,
+    WandbLogger,
+    find_loggers,
+    round_values,
+)
 from fedcrf.simulation.records import Reasons
 
 CELL = small_spec(methods=["crf-fedavg"], seeds=[0]).cells()[0]
@@ -156,6 +164,30 @@ def test_a_run_goes_on_in_its_log(name: str, tmp_path: Path) -> None:
     assert log(name, CellStarted(CELL, 1, tmp_path), *again, end) == []
     losses = READ[name](tmp_path)["validation/loss"]
     assert dict(losses) == {1: 1.0, 2: 0.25, 3: pytest.approx(0.5 / 3)}
+
+
+def test_a_cell_that_begins_anew_does_not_go_on_in_its_log(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    for loss, rounds in ((1.0, 3), (0.5, 2)):
+        each = [RoundFinished(CELL, record(n, loss), tmp_path) for n in range(1, rounds + 1)]
+        assert log("tensorboard", CellStarted(CELL, 0, tmp_path), *each) == []
+    assert read_tensorboard(tmp_path)["validation/loss"] == [(1, 0.5), (2, 0.5)]
+
+
+def test_a_cell_that_goes_on_has_its_run_s_id_and_one_that_begins_anew_a_new_one(
+    tmp_path: Path,
+) -> None:
+    old = LoggedCell(tmp_path, CELL, 2)
+    assert WandbLogger.run_id(old) == old.identity, "of a run that has no file"
+    ids = [WandbLogger.run_id(LoggedCell(tmp_path, CELL, done)) for done in (0, 2, 0, 1)]
+    assert ids[0] == ids[1] != ids[2] == ids[3]
+
+
+@pytest.mark.parametrize(
+    ("site", "allowed"), [("St. Mary's", "St. Mary_s"), ("A/../B", "A_.._B"), (3, "3")]
+)
+def test_a_site_s_name_is_made_one_that_mlflow_takes(site: int | str, allowed: str) -> None:
+    assert MlflowLogger.allowed(f"trust/client_{site}") == f"trust/client_{allowed}"
 
 
 def test_the_whole_of_a_real_run_is_logged(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ import dataclasses
 import importlib
 import sys
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import cache
 from importlib.machinery import ModuleSpec, SourceFileLoader
 from importlib.metadata import EntryPoint, entry_points
@@ -143,8 +144,9 @@ def _imported(what: str, name: str) -> Any:
     place, _, thing = name.rpartition(":")
     wanted, here = place, str(Path.cwd())
     if place.endswith(".py"):
-        path = Path(place).expanduser()
-        path = path if "\0" in place else path.resolve()  # no file has such a name
+        path = Path(place)
+        with suppress(OSError, RuntimeError, ValueError):  # a loop, no such user, no file's name
+            path = path.expanduser().resolve()
         if not path.is_file():
             raise AbsentError(
                 f"{what} '{name}': there is no file {place}, looked for from {here}: mend the path"

@@ -10,6 +10,8 @@ from __future__ import annotations
 import hashlib
 import math
 import os
+import re
+import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,6 +32,7 @@ from fedcrf.experiments.spec import CellSpec
 from fedcrf.experiments.store import CellSummary, described
 from fedcrf.extensions import find
 from fedcrf.extras import check_installed
+from fedcrf.files import write_text
 from fedcrf.rules.crf import LARGEST_AFFINITY
 from fedcrf.simulation.records import Reasons, RoundRecord
 
@@ -112,7 +115,7 @@ def _finite(values: Mapping[str, float | None]) -> dict[str, float]:
 class TensorBoardLogger:
     """TensorBoard, for ``tensorboard --logdir RUN``: event files in ``RUN/tensorboard/CELL``.
 
-    Steps of lost rounds are written over.
+    Steps of lost rounds, and of a cell that begins anew, are written over.
     """
 
     package: ClassVar[str] = "tensorboard"
@@ -124,7 +127,7 @@ class TensorBoardLogger:
         self._last = done
         self._writer = SummaryWriter(
             str(logged.folder / "tensorboard" / logged.cell.name),
-            purge_step=done + 1 if done else None,
+            purge_step=done + 1,
         )
         description = described(logged.cell).replace("\n", "\n    ")
         self._writer.add_text("description", f"    {description}", global_step=done)
@@ -145,7 +148,8 @@ class TensorBoardLogger:
 class WandbLogger:
     """Weights & Biases: a run of the project ``fedcrf`` (or ``WANDB_PROJECT``), grouped by folder.
 
-    ``WANDB_MODE=offline`` keeps all on this machine.
+    ``WANDB_MODE=offline`` keeps all on this machine. A cell that goes on continues its run, whose
+    id lies in ``RUN/wandb``; one that begins anew has a new run.
     """
 
     package: ClassVar[str] = "wandb"
@@ -157,12 +161,22 @@ class WandbLogger:
             project=os.environ.get("WANDB_PROJECT", "fedcrf"),
             group=logged.folder.name,
             name=logged.cell.name,
-            id=logged.identity,
+            id=self.run_id(logged),
             resume="allow",
             config=logged.cell.describe(),
             dir=str(logged.folder),
             reinit="create_new",
         )
+
+    @staticmethod
+    def run_id(logged: LoggedCell) -> str:
+        """Return the id of the cell's run: a new one where the cell begins."""
+        kept = logged.folder / "wandb" / f"{logged.cell.name}.id"
+        if logged.rounds_done:
+            return kept.read_text() if kept.exists() else logged.identity  # of an earlier version
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_text(kept, secrets.token_hex(8))
+        return kept.read_text()
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Take the numbers of a round; see `CellLogger.log`."""
@@ -207,13 +221,22 @@ class MlflowLogger:
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Take the numbers of a round; see `CellLogger.log`."""
         now = int(time.time() * 1000)
-        metrics = [self._metric(name, value, now, step) for name, value in values.items()]
+        metrics = [
+            self._metric(self.allowed(name), value, now, step) for name, value in values.items()
+        ]
         self._client.log_batch(self._run, metrics=metrics)
 
     def finish(self, result: Mapping[str, float]) -> None:
         """Take the result; see `CellLogger.finish`."""
         self.log(result, 0)
         self._client.set_terminated(self._run, "FINISHED" if result else "FAILED")
+
+    @staticmethod
+    def allowed(name: str) -> str:
+        """Return a name in MLflow's characters; a site's may have others, and be no path."""
+        what, _, whose = name.partition("/")
+        whose = re.sub(r"[^\w.\- ]", "_", whose)
+        return f"{what}/{whose}"
 
 
 LOGGERS: Mapping[str, MakeLogger] = {

@@ -473,7 +473,7 @@ class Dictated(Rule):
 def test_an_opportunist_strikes_when_its_trust_is_highest(
     settings: Any, trust: list[float], strikes: list[int]
 ) -> None:
-    attack = Opportunist("ipm", evaluations=2, **settings)
+    attack = Opportunist("ipm", evaluations=3, **settings)
     memory: Any = {}
     struck = []
     first = honest_updates(scene())

@@ -23,7 +23,7 @@ from fedcrf.models import MLP, ImageShape
 from fedcrf.objectives import Proximal, Task
 from fedcrf.rules import CRFRobust, FedAvg
 from fedcrf.simulation.engine import MOMENTUM
-from fedcrf.simulation.federation import Examples, Stream, generator
+from fedcrf.simulation.federation import PooledExamples, Stream, generator
 from fedcrf.simulation.local_training import Batches, LocalTraining
 from fedcrf.simulation.records import RoundRecord, rounds_of
 from fedcrf.simulation.rounds import EarlyStopping, RunState, Simulation
@@ -360,12 +360,14 @@ def test_the_target_s_own_examples_do_not_count() -> None:
     whole = simulation(threat=Threat(Corner(), Schedule(1)))
     adversary = whole.adversary
     assert adversary is not None
-    triggered = adversary.triggered(Examples(torch.zeros(3, 1, 4, 4), torch.tensor([1, 0, 1])))
+    labels, owners = torch.tensor([1, 0, 1]), torch.tensor([3, 2, 4])
+    images = torch.zeros(3, 1, 4, 4)
+    triggered = adversary.triggered(PooledExamples(images, labels, owners))
     assert triggered is not None
     assert triggered.labels.tolist() == [1]
+    assert triggered.owners.tolist() == [2]
     assert not triggered.images[0, 0, :2, :2].sub(6.0).any()
-    own = Examples(torch.zeros(2, 1, 4, 4), torch.tensor([1, 1]))
-    assert adversary.triggered(own) is None
+    assert adversary.triggered(PooledExamples(images[:2], labels[[0, 2]], owners[:2])) is None
 
 
 def test_a_target_that_is_no_class_is_named_before_anybody_trains() -> None:

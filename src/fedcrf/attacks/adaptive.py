@@ -257,7 +257,7 @@ class Adaptive(Attack):
     renamed: ClassVar[Mapping[str, str]] = {"answer": "faked_response"}
 
     family: FamilyName = "all"
-    evaluations: Annotated[int, whole(2, MOST_TIMES)] = 12
+    evaluations: Annotated[int, whole(3, MOST_TIMES)] = 12
     stretch: Annotated[float, number(1.0)] = 1.0
     least_kept: Fraction = 0.0
     patience: NotNegative = 0.0

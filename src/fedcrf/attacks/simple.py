@@ -133,10 +133,11 @@ class PoisonedFL(Attack):
         """Draw the signs, or follow the model; see `Attack.forge`."""
         here, memory = scene.position, dict(scene.memory)
         if not memory:
-            nothing = np.zeros(len(here), dtype=np.float32)
+            nothing, start = np.zeros(len(here), dtype=np.float32), _stored(here)
             signs = scene.draw.choice(np.array([-1, 1], dtype=np.int8), len(here))
             begun = {"factor": np.array(self.factor), "signs": signs, "sent": nothing}
-            return Forgery(scene.reports(np.zeros(len(here))), {**begun, "before": _stored(here)})
+            begun |= {"before": start, "since": start}
+            return Forgery(scene.reports(np.zeros(len(here))), begun)
         step = here - memory["before"]
         memory["before"] = _stored(here)
         since_feedback = (scene.round - 1) % self.period

@@ -55,7 +55,7 @@ def parse_seeds(text: str) -> list[int]:
             numbers = range(int(first), int(last if dash else first) + 1)
         except ValueError:
             raise FedcrfError(f"--seeds {text}: write seeds such as 0-2 or 0,3,7") from None
-        if len(numbers) > MOST_SEEDS:
+        if numbers.stop - numbers.start > MOST_SEEDS:  # a length may be beyond all sizes
             raise FedcrfError(f"--seeds {text}: give at most {MOST_SEEDS} seeds")
         if not numbers:
             raise FedcrfError(f"--seeds {text}: {part} holds no seed; write the smaller first")
@@ -127,7 +127,7 @@ RUN_SETTINGS = (
     Setting("training.local_epochs", int, "Local epochs in a round.", TRAINING),
     Setting("objectives.proximal.mu", float, "Strength of FedProx's proximal term.", TRAINING),
     Setting("server.optimizer", str, "Server optimizer of the methods that name none: momentum, "
-            "adagrad, adam, yogi.", TRAINING, "server_optimizer"),
+            "adagrad, adam, yogi, fedexp.", TRAINING, "server_optimizer"),
     Setting("server.learning_rate", float, "Step size of the server optimizers.", TRAINING,
             "server_learning_rate"),
     Setting("attack.name", str, "What attackers do: a name of [bold]fedcrf attacks[/bold], or "

@@ -5,7 +5,7 @@ They are ours, and of no paper. docs/what-was-tried.md says why they tolerate wh
 A potential measures something of each client and tolerates some of it. What exceeds the tolerance
 is evidence. Two quantities are common to several:
 
-- the lower median deviation δ: the median distance from the median, of the values below it;
+- the lower median deviation δ: the median distance from the median, of the values not above it;
 - the large-round share ℓ = 1 − large_round/m, 0 where m ≤ large_round. A large round shows by its
   δ how much honest clients differ.
 """

@@ -37,6 +37,7 @@ from fedcrf.rules.wrappers import BEHIND
 from fedcrf.simulation.records import Metrics, Number, Record, RoundRecord, Rounds, reported_round
 
 T = TypeVar("T")
+M = TypeVar("M", bound=Metrics)
 
 DESCRIPTION = "description.json"
 
@@ -355,12 +356,12 @@ def evaluated(records: Rounds) -> list[RoundRecord]:
                 for each, value in zip(shown, values, strict=True)
             ]
     return [
-        record.model_copy(update={"validation": each})
+        record.model_copy(update={"validation": each, "test": _sound(record.test)})
         for record, each in zip(records, shown, strict=True)
     ]
 
 
-def _sound(measured: Metrics) -> Metrics:
+def _sound(measured: M) -> M:
     """Return the same, with NaN for an accuracy outside [0, 1]; means may be off by `ROUNDING`."""
     if -ROUNDING <= measured.accuracy <= 1 + ROUNDING:
         return measured

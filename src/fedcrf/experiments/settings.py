@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
+import re
 import tomllib
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -168,6 +170,8 @@ def check_own(settings: Any, where: str) -> None:
             raise FedcrfError(
                 f"{where}.{each.name} is a {type(value).__name__}, which no setting can be: {OWN}"
             )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise FedcrfError(f"{where}.{each.name} is {value}: give a finite number")
 
 
 def _is_kept(value: object) -> bool:
@@ -268,6 +272,11 @@ def setting(text: str) -> dict[str, Any]:
             with suppress(*NO_TOML):
                 return tomllib.loads(f"{key.strip()} = {candidate}")
     raise FedcrfError(f"--set {cut(text)}: write --set section.key=value")
+
+
+def lasting(description: str) -> str:
+    """Return it without places in memory, which are others in every process."""
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", description)
 
 
 def differences(before: Options, now: Options) -> Iterator[tuple[str, Any, Any]]:

@@ -338,13 +338,18 @@ class CellStore:
 
         ``fingerprint`` is that of the data, None if it is not known.
         """
-        records, damage = self.sound_records()
+        begun, unread = None, None
+        # In the order in which a process that runs the cell leaves them.
         try:
             summary = self.summary()
+            if summary is None and (begun := self._begun()) is None:
+                summary = self.summary()
         except FedcrfError as error:
-            return CellResult.of(cell, records, damage=damage or str(error))
+            summary, unread = None, str(error)
+        records, damage = self.sound_records()
+        if unread is not None:
+            return CellResult.of(cell, records, damage=damage or unread)
         try:
-            begun = self._begun() if summary is None else None
             stale = self._stale(cell, summary or begun)
             if summary is not None:
                 if fingerprint not in (None, summary.fingerprint):
@@ -397,13 +402,10 @@ class CellStore:
     def begin(self, cell: CellSpec, origin: Provenance) -> tuple[RunState | None, Begun]:
         """Return the state to go on from, and what says by which code; call it under the lock.
 
-        Stale rounds are removed, and those of which nothing says it: `replace` was killed. So are
-        files that a kill left half-written, which may be as large as a model.
+        Stale rounds are removed, and those of which nothing says it: `replace` was killed.
 
         ``origin`` is the provenance of the rounds that follow.
         """
-        for name in FILES:
-            remove_unfinished(self.path / name)
         made = self.summary() or self._begun()
         alone = made is None and not (self.path / CHECKPOINT).exists()
         if alone or self._stale(cell, made):
@@ -419,7 +421,12 @@ class CellStore:
         return state, begun
 
     def resume(self) -> RunState | None:
-        """Return the state to go on from; records of a later, lost round are dropped."""
+        """Return the state to go on from; call it under the lock.
+
+        Records of a later, lost round are dropped, and files that a kill left half-written.
+        """
+        for name in FILES:
+            remove_unfinished(self.path / name)
         checkpoint, rounds = self.path / CHECKPOINT, self.path / ROUNDS
         state = load_checkpoint(checkpoint) if checkpoint.exists() else None
         done = 0 if state is None else state.round
@@ -594,6 +601,7 @@ class Store:
                 )
             check_free(self.path, DESCRIPTION, "run")
             return spec
+        kept_run = self.read()
         there = read_toml(self.path / DESCRIPTION).get("rules", {})
         for name, rule in spec.things["rules"].items():
             given = there.get(name, {})
@@ -604,7 +612,7 @@ class Store:
                     f"results folder {self.path} is of an earlier version, with "
                     f"rules.{name}.{gone[0]}, which is no setting any more: {ANOTHER}"
                 )
-        return extended(self.read(), spec, f"results folder {self.path}")
+        return extended(kept_run, spec, f"results folder {self.path}")
 
     def check_data(self, seeds: Iterable[int], fingerprint: str) -> None:
         """Raise a `FedcrfError` where earlier cells of these seeds were run on other data."""

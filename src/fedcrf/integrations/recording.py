@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import re
 import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,7 +22,7 @@ from fedcrf.experiments.recorded import (
     RecordedRun,
     rule_settings,
 )
-from fedcrf.experiments.settings import differences
+from fedcrf.experiments.settings import differences, lasting
 from fedcrf.experiments.store import check_folder
 from fedcrf.integrations.decision import Decision
 from fedcrf.integrations.replies import MOST_PARTITIONS, Node, mean_of
@@ -37,9 +36,6 @@ from fedcrf.simulation.records import (
     brief,
     decided,
 )
-
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-"""Where an object lies in memory, in its description: another place in every process."""
 
 
 class ShownNumbers:
@@ -229,8 +225,8 @@ def _evaluation(number: int, metrics: Metrics, seconds: float, by_clients: bool)
 
 def _lasting(settings: Mapping[str, Any]) -> dict[str, Any]:
     """Return settings as every process describes them."""
-    lasting: dict[str, Any] = json.loads(ADDRESS.sub("", json.dumps(settings)))
-    return lasting
+    same: dict[str, Any] = json.loads(lasting(json.dumps(settings)))
+    return same
 
 
 def _numbers_in(run: RecordedRun, clients: Mapping[Node, int], rounds: int) -> ShownNumbers:

@@ -351,7 +351,8 @@ class Identities:
     in every round, a distrusted client could take another identity, also a trusted one. So a client
     is the partition that its node gave first, if no other node has it or gave it in the same round.
     Otherwise it gets a number beyond all partition ids. In a new run node ids may all be new: then
-    the partition of an earlier node that has not replied yet goes to the first node that gives it.
+    the partition of an earlier node goes to the first node that gives it. Once an earlier node has
+    replied, node ids last over runs, and the others keep theirs too.
     """
 
     def __init__(self, clients: Mapping[Node, int]) -> None:
@@ -366,7 +367,8 @@ class Identities:
 
     def settle(self, replies: Sequence[TrainReply]) -> None:
         """Give the nodes of these replies their clients."""
-        self._awaited.difference_update(reply.node for reply in replies)
+        if not self._awaited.isdisjoint(reply.node for reply in replies):
+            self._awaited.clear()
         new = [reply for reply in replies if reply.node not in self._clients]
         given = Counter(reply.partition for reply in new)
         earlier = {self._clients[node]: node for node in self._awaited}

@@ -6,7 +6,6 @@ import difflib
 import hashlib
 import json
 import math
-import re
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -35,7 +34,7 @@ from fedcrf.errors import (
 )
 from fedcrf.experiments.provenance import provenance
 from fedcrf.experiments.recorded import Description, RecordedRun, rule_settings
-from fedcrf.experiments.settings import find_method, method_title
+from fedcrf.experiments.settings import find_method, lasting, method_title
 from fedcrf.experiments.store import CellStore, check_free, folder_lock
 from fedcrf.objectives import Objective, find_objective
 from fedcrf.own.result import SimulationResult
@@ -67,12 +66,12 @@ def opened(path: Path, description: Description) -> Iterator[CellStore]:
     """
     run = RecordedRun(path)
     try:
-        if run.exists():
-            _check_same(path, run.description(), description)
-        else:
+        if not run.exists():
             check_free(path, "description.json", "such run")
         with folder_lock(path):
-            if not run.exists():
+            if run.exists():
+                _check_same(path, run.description(), description)
+            else:
                 run.describe(description, datetime.now(UTC))
             yield CellStore(path)
     except OSError as error:  # a name that is too long, a full disk
@@ -167,11 +166,11 @@ def made_of(
         "sites": sites.fingerprint([federation.validation, federation.test]),
         "seed": str(simulation.seed),
         "model": _fingerprint(network),
-        "rule": json.dumps(
-            [rule.name, rule.behaviour, rule_settings(rule), objective], default=repr
+        "rule": lasting(
+            json.dumps([rule.name, rule.behaviour, rule_settings(rule), objective], default=repr)
         ),
         "training": repr(simulation.training),
-        "attack": repr(attack),
+        "attack": lasting(repr(attack)),
         "judge or share": repr((judged, sorted(task.shared or ()))),
         **{name: f"{ABOUT}{number!r}" for name, number in numbers.items()},
     }
@@ -187,8 +186,7 @@ def _unwrapped(rule: Rule) -> tuple[list[str] | None, Rule]:
 
 def _fingerprint(network: nn.Module) -> str:
     """Return a digest of a network's layers and initial weights, 16 hexadecimal digits."""
-    parts = re.sub(r" at 0x[0-9a-f]+", "", repr(network))
-    digest = hashlib.sha256(parts.encode())
+    digest = hashlib.sha256(lasting(repr(network)).encode())
     for name, array in state_of(tensors_of(network)).items():
         digest.update(f"{name} {array.dtype} {array.shape}".encode())
         digest.update(np.ascontiguousarray(array).tobytes())

@@ -115,10 +115,11 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
         form = ".3f" if what == ACCURACY else ".4g"
         about = [f"{title}, in round {last.round}"]
         others = (last.metrics or {}).get(of, {})
-        about += [f"{other} {number:.4g}" for other, number in others.items()]
-        same_round = next((each for each in fedavg if each.round == last.round), None)
-        if same_round is not None:
-            fedavgs = getattr(getattr(same_round, of), what)
+        about += [
+            f"{other} {number:.4g}" for other, number in others.items() if math.isfinite(number)
+        ]
+        same_round = [getattr(each, of) for each in fedavg if each.round == last.round]
+        for fedavgs in filter(math.isfinite, (getattr(each, what) for each in same_round)):
             about.append(f"FedAvg {fedavgs:{form}}")
             more = value - fedavgs
             text = f"{100 * more:+.1f} points" if what == ACCURACY else f"{more:+.4g}"

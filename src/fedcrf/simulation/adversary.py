@@ -11,7 +11,7 @@ import torch
 from fedcrf.attacks import Backdoor, DataAttack, Forgery, Scene, Threat
 from fedcrf.errors import failing
 from fedcrf.rules import ClientReport, Memory, Rule, State
-from fedcrf.simulation.federation import Examples, Federation, Stream, generator
+from fedcrf.simulation.federation import Examples, Federation, PooledExamples, Stream, generator
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Adversary:
         """Return whether a client trains on poisoned examples in a round."""
         return client in self.poisoned and self.threat.schedule.active(number)
 
-    def triggered(self, test: Examples) -> Examples | None:
+    def triggered(self, test: PooledExamples) -> PooledExamples | None:
         """Return the test examples on which a backdoor's success is measured, with its trigger.
 
         Their label is the target, so that the accuracy on them is the attack's success rate. None
@@ -66,7 +66,8 @@ class Adversary:
         if not chosen.any():
             return None
         labels = torch.full((int(chosen.sum()),), attack.target, device=test.labels.device)
-        return Examples(torch.tensor(images[chosen], device=labels.device), labels)
+        owners = test.owners[torch.from_numpy(chosen).to(labels.device)]
+        return PooledExamples(torch.tensor(images[chosen], device=labels.device), labels, owners)
 
     def act(
         self,

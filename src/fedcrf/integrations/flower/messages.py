@@ -43,6 +43,8 @@ def view(array: Array) -> NDArray[Any]:
     if array.stype != SERIALISATION or version not in HEADERS:
         return array.numpy()
     shape, in_fortran_order, dtype = HEADERS[version](stream)
+    if dtype.hasobject:  # the bytes would be read as places in memory
+        raise ValueError("it holds objects")
     return np.ndarray(
         shape, dtype, array.data, stream.tell(), order="F" if in_fortran_order else "C"
     )

@@ -20,7 +20,9 @@ const plain = (text) =>
 const palette = () => COLOURS[dark.matches ? "dark" : "light"];
 const known = (value) => value !== null && value !== undefined;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
+// Not Math.max(...values), which a hundred thousand numbers are too many for.
 const largest = (values, least) => values.reduce((top, value) => Math.max(top, value), least);
+const smallest = (values) => values.reduce((low, value) => Math.min(low, value), Infinity);
 
 // The same as the Python that tells the terminal: a dash for what is not known, no row of digits.
 function text(value, digits) {
@@ -94,7 +96,7 @@ function draw(id, traces, layout, summary) {
     linecolor: colour("line"),
     automargin: true,
   };
-  const most = Math.max(...traces.flatMap(({ x }) => x ?? []).filter(Number.isFinite));
+  const most = largest(traces.flatMap(({ x }) => x ?? []).filter(Number.isFinite), -Infinity);
   const axes = {};
   for (const [name, value] of Object.entries(layout)) {
     const whole = value.title?.text === "round" && most <= (narrow() ? 10 : EVERY_ROUND);

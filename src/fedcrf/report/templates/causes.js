@@ -76,7 +76,7 @@ function causeHover(round, cause, i) {
 
 function causeSummary(cell, cause, values) {
   if (!values.length) return `${causeTitle(cause)} is not known of any client in any round.`;
-  const range = `between ${text(Math.min(...values), 2)} and ${text(Math.max(...values), 2)}`;
+  const range = `between ${text(smallest(values), 2)} and ${text(largest(values, -Infinity), 2)}`;
   const lowered = new Map(); // by client, in how many rounds
   for (const round of cell.rounds)
     for (const [i, client] of round.clients.entries())

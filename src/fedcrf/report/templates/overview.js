@@ -19,7 +19,7 @@ const METRIC = {
 const LOSS = {
   ...METRIC,
   said: "Best",
-  chosen: (values) => Math.min(...values),
+  chosen: smallest,
   written: (value) => value.toFixed(3),
   hover: ".3f",
 };
@@ -27,14 +27,14 @@ const ACCURACY = {
   ...LOSS,
   axis: { tickformat: ".2f" },
   bounds: [0, 1],
-  chosen: (values) => Math.max(...values),
+  chosen: (values) => largest(values, -Infinity),
 };
 
 function scaleOf(what, means) {
   if (what !== "loss") return what === "accuracy" ? ACCURACY : METRIC;
   const above = means.filter((mean) => mean > 0);
   if (!above.length || means.some((mean) => mean < 0)) return LOSS;
-  const range = [Math.min(...above) * 0.85, Math.max(...above) * 1.2].map(Math.log10);
+  const range = [smallest(above) * 0.85, largest(above, 0) * 1.2].map(Math.log10);
   const title = { text: "loss (logarithmic scale)" };
   const axis = { title, type: "log", range, tickvals: LOSS_TICKS, ticktext: LOSS_TICKS.map(String) };
   return { ...LOSS, axis, bounds: [1e-9, Infinity] };
@@ -68,7 +68,7 @@ function drawCurves(id, what, wanted, method) {
     hovermode: "x unified",
     legend: LEGEND,
     xaxis: { title: { text: "round" } },
-    yaxis: { title: { text: what }, ...scale.axis },
+    yaxis: { title: { text: plain(what) }, ...scale.axis },
   };
   const traces = shown.flatMap((each) => curveTraces(each, scale));
   draw(id, traces, layout, curvesSummary(shown, scale) + (several ? dashesOf(what, wanted) : ""));
@@ -195,6 +195,6 @@ function holdings() {
 const kinds = (counts) => counts.filter((count) => count > 0).length;
 
 function span(values) {
-  const [least, most] = [Math.min(...values), Math.max(...values)];
+  const [least, most] = [smallest(values), largest(values, -Infinity)];
   return least === most ? `${least}` : `${least} to ${most}`;
 }

@@ -109,16 +109,17 @@ function meanMultiple(cell, client) {
 
 function leastTrusted(cell, clients) {
   const means = clients.map((client) => meanMultiple(cell, client) ?? Infinity);
-  return clients[means.indexOf(Math.min(...means))];
+  return clients[means.indexOf(smallest(means))];
 }
 
 function leastTrustedRound(cell, client) {
   const all = overRounds(cell, client, multiple).map((times) => times ?? Infinity);
-  return all.indexOf(Math.min(...all));
+  return all.indexOf(smallest(all));
 }
 
 function because(round, client, i) {
-  const [verdict, ...lines] = i < 0 ? [`client ${client} took no part`] : round.said[i];
+  const absent = client === undefined ? "no client took part" : `client ${client} took no part`;
+  const [verdict, ...lines] = i < 0 ? [absent] : round.said[i];
   at("because").replaceChildren(
     element("p", `Round ${round.round}, ${verdict}.`),
     list(lines.map((line) => line.replaceAll("× ", "×\u00a0"))),

@@ -138,7 +138,7 @@ function drawSideBySide(map, summary) {
 const bar = (title) => ({
   thickness: 12,
   outlinewidth: 0,
-  title: { text: narrow() ? "" : title },
+  title: { text: narrow() ? "" : plain(title) },
 });
 
 // The chosen round as a dotted column, the chosen client in it as a frame.
