@@ -102,6 +102,8 @@ def command(*words: object) -> str:
     """Run a command to its end, and return what it said."""
     # What the apps need is here; Flower would look for this package on an index.
     more = {"PYTHONPATH": str(ROOT / "src"), "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1"}
+    # Flower starts programs that lie beside this Python, also where its environment is not active.
+    more["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
     done = subprocess.run(
         [*map(str, words)], env=os.environ | more,
         capture_output=True, text=True, timeout=LONGEST,

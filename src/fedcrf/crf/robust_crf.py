@@ -74,7 +74,7 @@ class RobustCRF(Settings):
 
     - opposition (`Opposition`): trusted clients' updates point against it;
     - norm (`SuspectNorm`): its update is longer than its examples explain, and it is opposed, was
-      wrong before, or was shorter before;
+      wrong before, was shorter before, or is new;
     - curvature response (`ResponseEvidence`): its update does not change against the model's step;
     - update consistency (`ConsistencyEvidence`): its update turns away from its last one;
     - goal distance (`GoalEvidence`): by its own response, it wants the model to go much farther

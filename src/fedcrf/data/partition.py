@@ -135,7 +135,7 @@ class PartitionSettings(Settings):
 def partition(
     labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> tuple[Indices, ...]:
-    """Cut a training set into clients' parts: disjoint, and together all of it.
+    """Cut a training set into clients' parts. They are disjoint; ours leave no example over.
 
     Args:
         labels: ``(n,)`` int64, the label of every training example.
