@@ -89,3 +89,10 @@ def test_a_run_of_a_framework_is_repeated_only_where_its_rule_has_changed(
     (tmp_path / "nvflare.jsonl").write_text("\n".join(lines), encoding="utf-8")
     assert [*frameworks.wanted("nvflare", range(2))] == every[3:]
     assert [run["seed"] for run in frameworks.runs_of("nvflare")] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(("framework", "seeds"), [("flower", 3), ("nvflare", 5)])
+def test_every_published_run_of_a_framework_is_by_the_present_code(
+    framework: str, seeds: int
+) -> None:
+    assert [*frameworks.wanted(framework, range(seeds))] == []

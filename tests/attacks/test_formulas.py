@@ -492,3 +492,12 @@ def test_reports_of_other_kinds_travel_untouched() -> None:
     fields = ClientReport.__dataclass_fields__.keys() - {"state"}
     for report, own in zip(SignFlip().forge(whole).reports, whole.own, strict=True):
         assert all(getattr(report, name) == getattr(own, name) for name in fields)
+
+
+def test_alie_of_attackers_leaves_out_those_that_diverged() -> None:
+    round_ = scene()
+    broken = {**round_.own[1].state, "bias": np.full(4, np.nan)}
+    own = [round_.own[0], replace(round_.own[1], state=broken), round_.own[2]]
+    expected = sent(ALIE(1.5, "attackers"), replace(round_, own=[own[0], own[2]]))
+    found = sent(ALIE(1.5, "attackers"), replace(round_, own=own))
+    assert_allclose(found, np.tile(expected[0], (3, 1)), rtol=1e-12)

@@ -14,6 +14,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from fedcrf.errors import FedcrfError
 from fedcrf.rules import (
+    BRA,
+    FLAME,
     GAS,
     CenteredClipping,
     ClientReport,
@@ -22,7 +24,9 @@ from fedcrf.rules import (
     FedDisco,
     FLTrust,
     FoundationFL,
+    Krum,
     Momentum,
+    MultiKrum,
     Optimized,
     Rule,
     Uniform,
@@ -32,6 +36,50 @@ from fedcrf.statistics import distances_to_extremes, projections
 from paper import baselines as slow
 from paper import more_rivals
 from rules.rounds import Round, assert_same, counts, sample, spoilt, states
+
+LONG = [(1e3, 1e6), (1e3, 1e25), (1e15, 1e37)]
+"""Every number of the updates of two attackers."""
+
+
+@pytest.mark.parametrize("lengths", LONG)
+@pytest.mark.parametrize(
+    "rule",
+    [
+        Krum(2),
+        MultiKrum(2),
+        GAS(num_byzantine=2, seed=0),
+        GAS(groups=4, base="krum", num_byzantine=2, seed=0),
+        CenteredClipping(clip=1.0, bucket_size=1),
+        FLAME(seed=0),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("order", [1, -1])
+def test_a_long_update_hides_no_other(rule: Rule, lengths: Sequence[float], order: int) -> None:
+    honest = np.random.default_rng(0).normal(0.05, 0.1, (8, 50))
+    updates = np.vstack([honest, np.outer(lengths, np.ones(50))])[::order].astype(np.float32)
+    reports = [ClientReport(i, {"w": each}, 10) for i, each in enumerate(updates)]
+    step = rule.aggregate({}, {"w": np.zeros(50, np.float32)}, reports).state["w"]
+    assert np.linalg.norm(step) < 2 * np.linalg.norm(honest, axis=1).max()
+
+
+@pytest.mark.parametrize("length", [1e3, 1e17, 1e30])
+@pytest.mark.parametrize("scale_invariant", [False, True])
+def test_bra_excludes_one_update_of_any_length(length: float, scale_invariant: bool) -> None:
+    honest = np.random.default_rng(0).normal(0.05, 0.1, (8, 50))
+    updates = np.vstack([honest, np.full(50, length)])
+    reports = [ClientReport(i, {"w": each}, 10) for i, each in enumerate(updates)]
+    result = BRA(scale_invariant=scale_invariant).aggregate({}, {"w": np.zeros(50)}, reports)
+    assert result.weights[8] < 1e-80
+    assert_allclose(result.weights[:8], 1 / 8, rtol=0.3)
+
+
+def test_krum_breaks_ties_by_identity() -> None:
+    updates = [[0.0, 0.0], [1.0, 0.0], [5.0, 5.0], [-7.0, 3.0]]
+    reports = [ClientReport(i, {"w": np.array(each)}, 10) for i, each in enumerate(updates)]
+    for places in ([0, 1, 2, 3], [1, 0, 3, 2], [3, 2, 1, 0]):
+        result = Krum(1).aggregate({}, {"w": np.zeros(2)}, [reports[i] for i in places])
+        assert result.state["w"].tolist() == [0.0, 0.0]
 
 
 def some(round_: Round, clients: Sequence[int]) -> Round:
@@ -108,11 +156,25 @@ def test_a_single_attacker_moves_centered_clipping_by_at_most_the_clip() -> None
     assert 0 < moved < 2 * 2 * rule.clip / 9 * 1.5
 
 
-def test_who_is_clipped_has_the_smaller_share() -> None:
+def test_weights_times_clips_are_the_coefficients_of_the_updates() -> None:
     state = {"w": np.zeros(3)}
     reports = [ClientReport(i, {"w": np.full(3, 1.0 + 9.0 * (i == 2))}, 1) for i in range(4)]
     result = CenteredClipping(clip=1.0, iterations=1, bucket_size=1).aggregate({}, state, reports)
-    assert_allclose(result.weights, np.array([10, 10, 1, 10]) / 31, rtol=1e-12)
+    assert_allclose(result.weights, 1 / 4, rtol=1e-12)
+    assert result.clips is not None
+    assert_allclose(result.clips / result.clips[0], [1, 1, 0.1, 1], rtol=1e-12)
+    updates = np.stack([report.state["w"] for report in reports])
+    assert_allclose(result.weights * result.clips @ updates, result.state["w"], rtol=1e-6)
+
+
+def test_a_last_aggregate_beyond_the_dtype_is_forgotten_but_not_the_draws() -> None:
+    model = {"w": np.full(3, 6e4, np.float16)}
+    reports = [ClientReport(i, model, 1) for i in range(3)]
+    memory = {"center": np.full(3, 1e4, np.float32), "rounds": np.array(5)}
+    with np.errstate(over="ignore"):
+        kept = CenteredClipping().aggregate(memory, model, reports).memory
+    assert int(kept["rounds"]) == 6
+    assert not kept["center"].any()
 
 
 def test_buckets_are_drawn_anew_each_round_and_by_seed() -> None:

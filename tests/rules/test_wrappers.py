@@ -533,3 +533,17 @@ def test_a_rule_that_gets_some_tensors_gets_these_of_the_servers_model_too() -> 
     got = judged.aggregate({}, before, reports)
     assert_array_equal(got.weights, want.weights)
     assert_array_equal(got.state["conv.weight"], want.state["conv.weight"])
+
+
+@pytest.mark.parametrize(
+    "rule", [FLTrust(), CRFRobust(), FLAME(noise=0.0), CenteredClipping(clip=1.0)], ids=str
+)
+def test_what_is_not_judged_is_clipped_as_what_is(rule: Rule) -> None:
+    model = {"a": np.zeros((2, 2)), "b": np.zeros((2, 2))}
+    lengths = (1.0, 1.1, 0.9, 1.0, 1e3)
+    reports = [
+        ClientReport(i, {k: np.full((2, 2), s) for k in model}, 1) for i, s in enumerate(lengths)
+    ]
+    judged = Judged(rule, frozenset({"a"})).with_server_model({k: np.ones((2, 2)) for k in model})
+    state = judged.aggregate({}, model, reports).state
+    assert_allclose(state["b"], state["a"], rtol=1e-9)

@@ -45,7 +45,10 @@ class ALIE(Attack):
 
     def updates(self, scene: Scene) -> Vector:
         """Return μ − z·σ, the same for all attackers."""
-        known = scene.honest_updates if self.estimate_from == "honest" else scene.own_updates
+        known = scene.honest_updates
+        if self.estimate_from == "attackers":
+            finite = np.isfinite(scene.own_updates).all(axis=1)
+            known = scene.own_updates[finite | ~finite.any()]
         z = largest_z(scene.num_clients, scene.num_attackers) if self.z is None else self.z
         return np.asarray(known.mean(axis=0) - z * known.std(axis=0))
 

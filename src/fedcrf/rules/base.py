@@ -595,6 +595,10 @@ class Round:
         """Return (m,) what the n finite clients have; 0 for the others."""
         return scatter(values, self.finite, 0.0)
 
+    def in_order(self, scores: Vector) -> NDArray[np.intp]:
+        """Return the places of the n finite clients by their scores, equal ones by identity."""
+        return np.lexsort((np.array(self.clients), scores))
+
     def equal_weights(self, chosen: NDArray[np.bool_]) -> Vector:
         """Return (m,) equal weights of those chosen, (n,), of the finite clients."""
         return self.spread(chosen / max(1, chosen.sum()))

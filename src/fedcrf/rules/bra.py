@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -31,6 +32,8 @@ class BRA(Deciding):
         scale_invariant: Whether the density leaves out 1/σ, as the code's variant "v2"; by default
             it is the code's default, "v1", for which the models' unit matters.
     """
+
+    behaviour: ClassVar[int] = 2
 
     iterations: Times = 100
     tolerance: Positive = 1e-3
@@ -66,9 +69,9 @@ class BRA(Deciding):
         """Return the probabilities that agree with their own mean; those before if all vanish."""
         honesty = np.full(len(losses), 0.95)  # where the source starts
         for _ in range(self.iterations):
-            others = 1.0 - honesty.mean()
+            share = honesty.mean()
             with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-                renewed = 1.0 / (1.0 + others / (1.0 - others) * np.exp(losses))
+                renewed = 1.0 / (1.0 + (1.0 - share) / share * np.exp(losses))
             renewed = np.nan_to_num(renewed, nan=1.0)  # 0 · ∞: nobody else is left
             if not renewed.any():
                 return before

@@ -39,8 +39,8 @@ class CenteredClipping(Deciding):
     rate times as long.
 
     All updates count alike, and integer tensors are their plain mean. The iteration needs only the
-    Gram matrix of the updates and z about their mean. The result's weights are the coefficients of
-    the updates in it, scaled to sum to 1.
+    Gram matrix of the updates and z about their mean. The result's weights are those of the
+    buckets' mean, and its clips what the iteration leaves of each update.
 
     Attributes:
         clip: τ, above 0.
@@ -49,6 +49,7 @@ class CenteredClipping(Deciding):
         seed: Of the draws of buckets (see `Deciding`).
     """
 
+    behaviour: ClassVar[int] = 2
     remembers: ClassVar[bool] = True
 
     clip: Positive = 10.0
@@ -70,11 +71,13 @@ class CenteredClipping(Deciding):
         if not finite.any():
             return given.nobody(memory)
         if not geometry.finite[0]:  # the last aggregate leads out of the model's dtype
-            return self.aggregate({}, model, given.reports)
+            anew = {CENTER: np.zeros(size), ROUNDS: np.array(given.rounds)}
+            return self.aggregate(anew, model, given.reports)
         used = np.flatnonzero(geometry.finite)
         draws, kept = given.drawing(self.seed)
         buckets = self._buckets(given.clients, draws)
         gram = geometry.gram[np.ix_(used, used)]
+        shares = given.spread(buckets.mean(axis=0))
         coefficients = np.zeros(len(states))
         coefficients[used] = clipped_mean(gram, buckets, self.clip, self.iterations)
         plain = np.array([0.0, *(finite / finite.sum())])
@@ -89,11 +92,11 @@ class CenteredClipping(Deciding):
         del center, states, points  # as large as a model; the step needs that room
         return AggregationResult(
             state=state,
-            weights=coefficients[1:] / coefficients[1:].sum(),
+            weights=shares,
             base_weights=given.shares,
             excluded=~finite,
             memory={CENTER: update_of(state, model, dtype=dtype), **kept},
-            clips=np.minimum(1.0, coefficients[1:] * finite.sum()),
+            clips=coefficients[1:] / np.where(finite, shares, 1.0),
         )
 
     def _buckets(self, clients: Sequence[int], draws: np.random.Generator) -> Matrix:

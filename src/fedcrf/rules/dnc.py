@@ -19,6 +19,9 @@ from fedcrf.statistics.one_pass import checked_dimension, excluding
 PART = 1 << 15
 """Coordinates of a part from which some are drawn."""
 
+MOST_DRAWN = 10**9
+"""From so many on NumPy draws no hypergeometric number."""
+
 
 @dataclass(frozen=True)
 class DnC(Deciding):
@@ -57,8 +60,8 @@ class DnC(Deciding):
         left = np.ones(len(given.used), np.bool_)
         for gram in grams if left.any() else ():
             _, vectors = np.linalg.eigh(gram)
-            # Scores that are equal but for rounding, as those of two clients, tie: the first stay.
-            order = np.argsort(np.round(vectors[:, -1] ** 2, 12), kind="stable")
+            # Scores that are equal but for rounding, as those of two clients, tie.
+            order = given.in_order(np.round(vectors[:, -1] ** 2, 12))
             left[order[max(1, len(left) - out) :]] = False
         reason = "every client is an outlier in some iteration"
         return given.weighted(given.equal_weights(left), memory=kept, reason=reason)
@@ -86,7 +89,10 @@ def drawn_columns(draws: np.random.Generator, dimension: int, count: int) -> NDA
     for start in range(0, dimension, PART):
         part = chosen[start : start + PART]
         rest = dimension - start - count
-        here = int(draws.hypergeometric(count, rest, len(part)))
+        if max(count, rest) < MOST_DRAWN:
+            here = int(draws.hypergeometric(count, rest, len(part)))
+        else:  # of so many, each coordinate is drawn as if alone
+            here = min(count, int(draws.binomial(len(part), count / (count + rest))))
         part[draws.choice(len(part), here, replace=False, shuffle=False)] = True
         count -= here
     return chosen

@@ -14,9 +14,10 @@ from fedcrf.rules.base import AggregationResult, Deciding, Round
 from fedcrf.statistics.inputs import BLOCK_NUMBERS, Layers
 from fedcrf.statistics.median import NETWORK_LIMIT, ranks
 from fedcrf.statistics.one_pass import checked_dimension
+from fedcrf.statistics.sums import middle_of
 
 Groups = NDArray[np.float64]
-"""(m, g, c): of m updates, g groups of c coordinates, about their mean."""
+"""(m, g, c): of m updates, g groups of c coordinates, about their mean or one of them."""
 
 
 @dataclass(frozen=True)
@@ -49,22 +50,28 @@ class GAS(Deciding):
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the chosen clients' models."""
         draw, kept = given.drawing(self.seed)
+        middle = middle_of(given.norms[given.used] ** 2)
         n = len(given.used)
         chosen = np.ones(n, np.bool_)
         if self.num_byzantine and n > 1:
             scores = np.zeros(n)  # over the groups the distances to the base rule's vector
-            for groups in dealt(given.finite_layers, self.groups, draw):
+            for groups in dealt(given.finite_layers, self.groups, draw, middle):
                 groups -= BASES[self.base](groups, self.num_byzantine)
                 scores += np.sqrt(np.einsum("mgc,mgc->mg", groups, groups)).sum(axis=1)
-            chosen[np.argsort(scores, kind="stable")[max(1, n - self.num_byzantine) :]] = False
+            chosen[given.in_order(scores)[max(1, n - self.num_byzantine) :]] = False
         return given.weighted(given.equal_weights(chosen), memory=kept)
 
 
-def dealt(models: Sequence[Layers], num_groups: int, draw: np.random.Generator) -> Iterator[Groups]:
+def dealt(
+    models: Sequence[Layers],
+    num_groups: int,
+    draw: np.random.Generator,
+    middle: int | None = None,
+) -> Iterator[Groups]:
     """Yield the groups of randomly dealt coordinates, several at a time, in fresh arrays.
 
     All models are finite. There are fewer groups than asked for if equal sizes need fewer; the last
-    one is filled up with zeros.
+    one is filled up with zeros. Groups are about the mean, or about a middle model by its place.
     """
     sizes = [len(layer) for layer in models[0]]
     size = -(-checked_dimension(models) // num_groups)
@@ -74,12 +81,13 @@ def dealt(models: Sequence[Layers], num_groups: int, draw: np.random.Generator) 
         columns = places[start : start + width]
         block = np.zeros((len(models), -(-len(columns) // size) * size))
         for number, (targets, sources) in enumerate(_found(columns, sizes)):
-            # From the first client's on: so equal updates are equal to the bit. No place is
-            # outside a layer, and this mode looks for none.
-            first = models[0][number].take(sources, mode="clip").astype(np.float64)
+            # From one client's on: so equal updates are equal to the bit. No place is outside a
+            # layer, and this mode looks for none.
+            first = models[middle or 0][number].take(sources, mode="clip").astype(np.float64)
             for layers, row in zip(models, block, strict=True):
                 row[targets] = layers[number].take(sources, mode="clip") - first
-        block -= block.mean(axis=0)
+        if middle is None:
+            block -= block.mean(axis=0)
         yield block.reshape(len(models), -1, size)
 
 

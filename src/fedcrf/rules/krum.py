@@ -29,7 +29,7 @@ class Krum(Deciding):
         scores = krum_scores(given.among_used(given.geometry.gram), f)
         count = 1 if self.single else max(1, len(scores) - f)
         chosen = np.zeros(len(scores), np.bool_)
-        chosen[np.argsort(scores, kind="stable")[:count]] = True
+        chosen[given.in_order(scores)[:count]] = True
         return given.weighted(given.equal_weights(chosen))
 
 

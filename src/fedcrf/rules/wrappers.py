@@ -226,8 +226,9 @@ class Judged(Wrapper):
     """A rule that gets only some tensors of the model; its weights average the others too.
 
     The rule must give weights. A report that is not finite in any tensor gets weight 0. If the
-    weights do not sum to 1, as FedNova's, the others move by Σ α_i u_i. Those that are not trained
-    or not of floats are averaged with the weights scaled to sum to 1.
+    weights do not sum to 1, as FedNova's, the others move by Σ α_i u_i, and by Σ α_i s_i u_i if it
+    clips updates. Those that are not trained or not of floats are averaged with the weights scaled
+    to sum to 1.
 
     Attributes:
         rule: Weighs the clients.
@@ -258,13 +259,15 @@ class Judged(Wrapper):
                 f"{self.name} gives clients no weights, which tensors that are not judged are "
                 "averaged with: leave judge= out, or choose a rule that weighs clients"
             )
-        averaged = {**result.state, **self._others(model, reports, result.weights)}
+        averaged = {**result.state, **self._others(model, reports, result)}
         return replace(result, state={name: averaged[name] for name in model})
 
     def _others(
-        self, model: State, reports: Sequence[ClientReport], weights: NDArray[np.float64]
+        self, model: State, reports: Sequence[ClientReport], result: AggregationResult
     ) -> State:
         """Return the averages of the tensors that are not judged."""
+        weights = result.weights
+        clipped = weights if result.clips is None else weights * np.nan_to_num(result.clips)
         total = weights.sum()
         shares = weights if not total or np.isclose(total, 1.0) else weights / total
         others = {name: array for name, array in model.items() if name not in self.judged}
@@ -272,7 +275,7 @@ class Judged(Wrapper):
         trained = {name: array for name, array in others.items() if name not in buffers}
         return {
             **average_states(buffers, reports, shares),
-            **average_states(trained, reports, shares, weights),
+            **average_states(trained, reports, shares, clipped),
         }
 
     def _seen(self, state: State, finite: bool = True) -> State:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import compiled
 from fedcrf.statistics.inputs import Layers, Origin, finite_clients, library_of, num_numbers
-from fedcrf.statistics.sums import AboutMedian, about_mean
+from fedcrf.statistics.sums import AboutMedian, about_mean, middle_of
 
 LOGGER = logging.getLogger("fedcrf")
 
@@ -192,7 +192,8 @@ def centred_geometry(
     """Gather the geometry of the updates about their mean, which is all that distances need.
 
     What the updates have in common is taken away before it is multiplied, so that it does not
-    cancel; equal updates are at distance zero to the bit. Arguments as for `update_statistics`.
+    cancel; equal updates are at distance zero to the bit. Where one update is more than 10⁴ times
+    as long as the median one, the geometry is about that one. Arguments as for `update_statistics`.
     """
     dimension = checked_dimension(clients)
     finite, gram = excluding(clients, lambda used: _about_mean(used, origin, threads))
@@ -264,10 +265,17 @@ def excluding(
 def _about_mean(
     clients: Sequence[Layers], origin: Origin, threads: int | None
 ) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Return who is finite, and the products about the mean, by compiled code where it can."""
+    """Return who is finite, and the products about the mean, by compiled code where it can.
+
+    One update of any length must not hide what the others are like. So where one is very long, the
+    products are about one of median length.
+    """
     fast = compiled.about_mean(clients, origin, threads)
     squares, gram = fast or about_mean(clients, origin)
-    return np.isfinite(squares), gram
+    finite = np.isfinite(squares)
+    if finite.all() and (middle := middle_of(squares)) is not None:
+        _, gram = about_mean(clients, origin, middle)
+    return finite, gram
 
 
 def scatter(

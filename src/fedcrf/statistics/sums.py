@@ -94,12 +94,29 @@ class AboutMedian:
         return sums
 
 
+FAR = 1e8
+"""A squared length, in others', from which on a mean that it is part of hides their digits."""
+
+
+def middle_of(squares: NDArray[np.float64]) -> int | None:
+    """Return the place of the (lower) median of squared lengths if the largest is `FAR` times it.
+
+    None otherwise: then the mean of all can be taken away from each.
+    """
+    if not len(squares):
+        return None
+    order = np.argsort(squares, kind="stable")
+    middle = int(order[(len(order) - 1) // 2])
+    return middle if squares[order[-1]] > FAR * squares[middle] else None
+
+
 def about_mean(
-    clients: Sequence[Layers], origin: Origin
+    clients: Sequence[Layers], origin: Origin, middle: int | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return (m,) ⟨u_i, u_i⟩ and (m, m) ⟨u_i − ū, u_j − ū⟩ of the columns of m updates.
 
     They are valid only where all squares are finite; arguments are those of `AboutMedian.plain`.
+    Where the place of a middle update is given, that update takes the place of the mean ū.
     """
     m, like = len(clients), clients[0][0] if clients else None
     library = library_of(like)
@@ -110,8 +127,9 @@ def about_mean(
             if not library.isfinite(squares).all():
                 break
             # Exact for equal updates, as their mean alone is not.
-            apart = block - block[0]
-            apart -= apart.mean(axis=0)
+            apart = block - block[middle or 0]
+            if middle is None:
+                apart -= apart.mean(axis=0)
             gram += apart @ apart.T
     return as_numpy(squares), as_numpy(gram)
 
