@@ -181,7 +181,7 @@ def test_what_is_repeated_in_a_round_has_an_end() -> None:
     ]
     for kind, name in repeating:
         needed = {"labels": (0.0, 1.0), "prior": None} if kind is Field else {}
-        said = rf"{name} 9\d*: give a whole number, [012] to 1000000"
+        said = rf"{name} 9\d*: give a whole number, [0-3] to 1000000"
         with pytest.raises(FedcrfError, match=said):
             kind(**{name: 9 * 10**18}, **needed)
 

@@ -107,6 +107,13 @@ class Holed(Capped):
 
 
 @dataclass(frozen=True)
+class Endless(Capped):
+    """A rule with a number that no record holds."""
+
+    most: float = float("inf")
+
+
+@dataclass(frozen=True)
 class Complex(Capped):
     """A rule with a number that no run file holds."""
 
@@ -344,6 +351,7 @@ def test_a_run_of_what_is_outside_in_processes_is_shown_when_it_is_gone(
             ["--methods", "./mine.py:Holed"],
             "rules.Holed.pair is a tuple, which no setting can be: use numbers, text, truth",
         ),
+        (["--methods", "./mine.py:Endless"], "rules.Endless.most is inf: give a finite number"),
         (["--methods", "./mine.py:Complex"], "rules.Complex.root is a complex64, which no setting"),
         (
             ["--methods", "./mine.py:Undecorated"],

@@ -919,10 +919,21 @@ def test_sites_from_files(kind: str, tmp_path: Path) -> None:
     assert_same(simulate(sites=str(place), **given), simulate(sites=held, **given))
 
 
-def test_sites_are_in_the_order_of_their_numbers(tmp_path: Path) -> None:
-    held = sites(12, names=["site 10", "site 2", "annex", "site ²"])
-    found = read_site_files(write_sites(tmp_path / "sites", "csv", held)).sites
-    assert list(found) == ["annex", "site 2", "site 10", "site ²"]
+@pytest.mark.parametrize("kind", ["one npz", "csv"])
+def test_sites_are_in_the_order_of_their_numbers(kind: str, tmp_path: Path) -> None:
+    ordered = ["annex", "site 02", "site 2", "site 10", "site ²"]
+    held = sites(12, names=[*ordered[::-1]])
+    found = read_site_files(write_sites(tmp_path / "sites", kind, held)).sites
+    assert list(found) == ordered
+
+
+def test_labels_of_bytes_are_utf_8(tmp_path: Path) -> None:
+    x = np.arange(6.0).reshape(3, 2)
+    np.savez(tmp_path / "a.npz", x=x, y=np.array(["é".encode(), b"b", b"b"]))
+    assert read_site_files(tmp_path).class_names == ("b", "é")
+    np.savez(tmp_path / "b.npz", x=x, y=np.array(["é".encode("latin-1"), b"b", b"b"]))
+    with pytest.raises(FedcrfError, match=r"targets of site 'b' are no UTF-8 \(UnicodeDecodeError"):
+        read_site_files(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -955,6 +966,10 @@ FILES: dict[str, tuple[dict[str, str], str]] = {
     "a hole": ({"a": "c,d,y\n1,2,0\n1,,0\n"}, r"a.csv: column 'd' is empty in row 2: fill it in"),
     "a hole among the targets": ({"a": "c,d,y\n1,2,\n"}, "column 'y' is empty in row 1"),
     "a column of holes": ({"a": "c,d,y\n1,,0\n1,,0\n"}, "column 'd' is empty in row 1: fill it in"),
+    "a column without a name": (
+        {"a": ",d,y\n0,2,0\n"},
+        "a.csv: column 1 has no name: leave it out",
+    ),
     "a column twice": ({"a": "c,c ,y\n1,2,0\n"}, "column 'c' is there twice: rename one, or leave"),
     "other columns": (
         {"a": f"c,d,y\n{LINE}", "b": f"c,e,y\n{LINE}"},

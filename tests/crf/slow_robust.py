@@ -181,7 +181,7 @@ class SlowRobust:
         examples, sizes = self._counted({c: counts[c] for c in present}, norms)
         agrees = self._agrees(present, alike)
         grown = self._grown(present)
-        factor = {c: 2 - few if agrees[c] and c not in grown else 1 for c in present}
+        factor = {c: 2 if agrees[c] and c not in grown else 1 for c in present}
         long = self._norms(held, norms, examples, factor)
 
         def opposition(trust: dict) -> dict:

@@ -200,9 +200,7 @@ def test_length_counts_as_far_as_more_speaks_against_a_client(degrees, wrong, gr
         (-0.4, True, 0.0, 1.5),
     ],
 )
-def test_in_a_large_round_more_is_tolerated_of_who_is_new_and_agrees(
-    agreement, alone, share, evidence
-):
+def test_more_length_is_tolerated_of_who_is_new_and_agrees(agreement, alone, share, evidence):
     rows = np.zeros((7, 9))
     rows[:, 0] = math.sqrt(0.5)
     rows[:, 1:8] = math.sqrt(0.5) * np.eye(7)
@@ -211,16 +209,13 @@ def test_in_a_large_round_more_is_tolerated_of_who_is_new_and_agrees(
     rows[long, 0] = math.sqrt(2.0) * agreement
     rows[long, 8] = math.sqrt(1.0 - 2.0 * agreement**2)
     rows[6] *= math.exp(2.5)
-    # ℓ is 1 but for 10⁻⁹.
-    part = SuspectNorm(tolerance=1.0, share=share, opposition=Opposition(large_round=7e-9))
+    part = SuspectNorm(tolerance=1.0, share=share)
     initial = np.full((7, 3), [1.0, 0.0, 0.0])
-    found = part.message(observe(rows, initial=initial), LABELS)(initial)
-    assert_allclose(found.causes["norm"], [0, 0, 0, 0, 0, 0, evidence], atol=1e-8)
-    small, grown = SuspectNorm(tolerance=1.0, share=share), np.array([0, 0, 0, 0, 0, 0, 1.0])
-    for other, measured in ((small, {}), (part, {"norm": grown})):  # who is not new has grown
+    for grown, causes in ((math.nan, evidence), (1.0, 1.5)):  # who is not new has grown
+        measured = {"norm": np.array([0, 0, 0, 0, 0, 0, grown])}
         seen = observe(rows, initial=initial, measured=measured)
-        found = other.message(seen, LABELS)(initial)
-        assert_allclose(found.causes["norm"], [0, 0, 0, 0, 0, 0, 1.5], atol=1e-12)
+        found = part.message(seen, LABELS)(initial)
+        assert_allclose(found.causes["norm"], [0, 0, 0, 0, 0, 0, causes], atol=1e-12)
 
 
 @pytest.mark.parametrize(

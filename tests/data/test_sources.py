@@ -220,10 +220,18 @@ def test_which_files_are_held_out(
         ),
         (["train", "other-00001-of-00002"], None),
         (["train-1-of-2", "train-2-of-2"], None),
+        (
+            ["train-00000-of-00001", "train-00000-of-00001-b42a"],
+            "holds 'train-00000-of-00001-b42a.parquet' and 'train-00000-of-00001.parquet', which",
+        ),
+        (
+            ["train-00000-of-00001", "train-00000-of-00002", "train-00001-of-00002"],
+            "which may be the same examples; keep the files of one version",
+        ),
         (["train-0-of-99999999999"], "1 of 99999999999 files of train; copy train-00001-of-"),
     ],
 )
-def test_a_part_of_a_data_set_is_refused(
+def test_a_part_of_a_data_set_too_few_or_too_many_is_refused(
     write_parquet: WriteParquet, grey: np.ndarray, files: list[str], message: str | None
 ) -> None:
     for file in files:

@@ -35,6 +35,13 @@ def test_a_run_s_cells_and_how_far_they_are(finished: Path) -> None:
     assert found[found.seed == 2].accuracy.isna().all()
 
 
+def test_packed_rounds_do_not_say_what_the_attackers_examples_come_to() -> None:
+    packed = ROOT / "results" / "judged" / "digits" / "rounds" / "alpha-0.5"
+    found = table(packed / "answering-stealthy")
+    assert found.accuracy.notna().all()
+    assert found.everyone_accuracy.isna().all()
+
+
 def test_a_stale_and_a_damaged_cell_are_no_results(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -501,6 +501,7 @@ BAD_INPUT: dict[str, tuple[Callable[[Path], None], Sequence[object], Sequence[st
     ),
     "partition": (nothing, ("run", "--partition", "label-skwe"), ("label-skwe", "label-skew")),
     "seeds backwards": (nothing, ("run", "--seeds", "3-1"), ("--seeds", "3-1")),
+    "very many seeds": (nothing, ("run", "--seeds", f"0-{10**20}"), ("at most",)),
     "seeds of words": (nothing, ("run", "--seeds", "one"), ("--seeds", "one")),
     "seeds empty": (nothing, ("run", "--seeds", ""), ("seeds",)),
     "seed negative": (nothing, ("run", "--seeds", "-1"), ("--seeds", "-1")),

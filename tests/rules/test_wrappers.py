@@ -16,11 +16,13 @@ from fedcrf import FedcrfError
 from fedcrf.crf.memory import ARRAYS
 from fedcrf.rules import (
     CRF,
+    FLAME,
     RULES,
     SERVER_OPTIMIZERS,
     Adagrad,
     Adam,
     AggregationResult,
+    CenteredClipping,
     ClientReport,
     CoordinateMedian,
     CRFRobust,
@@ -33,7 +35,9 @@ from fedcrf.rules import (
     Optimized,
     Rule,
     ServerOptimizer,
+    SignGuard,
     State,
+    TrimmedMean,
     Yogi,
 )
 from fedcrf.rules.wrappers import Judged
@@ -230,17 +234,42 @@ def test_fedexp_s_step_grows_with_the_updates_spread(
         for each in rounds
     ]
     plain = rule.aggregate({}, start, reports)
-    weights = [1 / m] * m if np.isnan(plain.weights).any() else plain.weights.tolist()
-    rate, mean_square = extrapolation(start, reports, weights, epsilon)
     if isinstance(rule, CoordinateMedian):  # its aggregate is no weighted mean
         square = sum(float(((plain.state[name] - start[name]) ** 2).sum()) for name in TRAINED)
-        rate = mean_square / (2 * (square + epsilon))
+        alone = [extrapolation(start, [each], [1.0], epsilon)[1] for each in reports]
+        rate = sorted(alone)[m // 2] / (2 * (square + epsilon))
+    else:
+        rate, _ = extrapolation(start, reports, plain.weights.tolist(), epsilon)
     assert (rate > 1) == (spread == 1.0), "both sides of the cut are seen"
     result = Optimized(rule, FedExP(epsilon)).aggregate({}, start, reports)
     for name in start:
         factor = max(1.0, rate) if name in TRAINED else 1.0
         expected = start[name] + factor * (plain.state[name] - start[name])
         assert_allclose(result.state[name], expected, rtol=1e-12, atol=1e-12, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "rule",
+    [
+        CoordinateMedian(),
+        TrimmedMean(0.2),
+        CenteredClipping(clip=2.0, bucket_size=1),
+        CRFRobust(),
+        SignGuard(),
+        FLAME(noise=0.0),
+    ],
+    ids=lambda rule: rule.name,
+)
+@pytest.mark.parametrize("times", [50.0, 1e6])
+def test_one_long_update_does_not_lengthen_fedexp_s_step(rule: Rule, times: float) -> None:
+    rng = np.random.default_rng(0)
+    start = {"weight": np.zeros(50)}
+    updates = 1.0 + 0.1 * rng.normal(size=(10, 50))
+    updates[9] *= times
+    reports = [ClientReport(i, {"weight": each}, 10) for i, each in enumerate(updates)]
+    plain = rule.aggregate({}, start, reports).state["weight"]
+    longer = Optimized(rule, FedExP()).aggregate({}, start, reports).state["weight"]
+    assert np.linalg.norm(longer) <= 1.5 * np.linalg.norm(plain)
 
 
 # What it leaves to the rule

@@ -47,6 +47,12 @@ def test_others_are_refused(reduce, arrays, named):
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("count", [0, 2, 4])
+def test_each_array_has_a_weight(count):
+    with pytest.raises(FedcrfError, match=f"{count} weights for 3 arrays: give one for each"):
+        weighted_average([np.ones(2)] * 3, np.full(count, 0.25))
+
+
 @pytest.mark.parametrize(
     ("m", "trim", "named"),
     [

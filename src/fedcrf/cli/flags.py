@@ -55,7 +55,7 @@ def parse_seeds(text: str) -> list[int]:
             numbers = range(int(first), int(last if dash else first) + 1)
         except ValueError:
             raise FedcrfError(f"--seeds {text}: write seeds such as 0-2 or 0,3,7") from None
-        if len(numbers) > MOST_SEEDS:
+        if numbers.stop - numbers.start > MOST_SEEDS:  # a length may be beyond all sizes
             raise FedcrfError(f"--seeds {text}: give at most {MOST_SEEDS} seeds")
         if not numbers:
             raise FedcrfError(f"--seeds {text}: {part} holds no seed; write the smaller first")

@@ -469,10 +469,10 @@ class SuspectNorm(NormEvidence):
 
     A client that takes more local steps than others has a longer update that points the same way.
     Its agreement a_i is the median of cos(u_i, u_j) over the other clients. A client agrees if
-    a_i ≥ share·median(a), and that median is above 0. In a large round a client that agrees and has
-    no earlier update has a tolerance and a spread 1 + ℓ times as large, with the large-round share
-    ℓ. Colluders can raise their agreement to the largest of their cosines with the others. That
-    gains them nothing where updates of exp(tolerance) medians are clipped anyway.
+    a_i ≥ share·median(a), and that median is above 0. If it agrees and has no earlier update, its
+    tolerance and spread are twice as large. Colluders can raise their agreement to the largest of
+    their cosines with the others. That gains them nothing where updates of exp(tolerance) medians
+    are clipped anyway.
 
     Attributes:
         share: The share of the median client's agreement from which on a client agrees, in [0, 1].
@@ -492,10 +492,8 @@ class SuspectNorm(NormEvidence):
         long = self.excess(seen, measured)
         growth = seen.measured.get(self.cause, np.full(seen.num_clients, np.nan))
         known = np.isfinite(growth)
-        large = large_round_share(seen.finite, self.opposition.large_round)
-        if large > 0.0 and long[~known].any():
-            times = 1.0 + large
-            more = replace(self, tolerance=times * self.tolerance, spread=times * self.spread)
+        if long[~known].any():
+            more = replace(self, tolerance=2.0 * self.tolerance, spread=2.0 * self.spread)
             long = np.where(known | ~self._agrees(seen), long, more.excess(seen, measured))
         if not long.any():
             nothing = self.against(long, labels, {})

@@ -101,12 +101,12 @@ class RobustCRF(Settings):
     Attributes:
         tolerance: τ, how much clients may differ. An opposition of 0.5τ is tolerated, a norm of
             exp(τ) medians, a goal exp(τ) times as far away as the median's, and in a large round 4τ
-            lower median deviations. A curvature response may lack 0.75τ of the median's, an update
-            consistency 0.5τ. In a large round camps may be clear by τ standard errors, and up to
-            exp(2τ) medians are tolerated of a new client that points the same way as others: its
-            agreement may lack 0.5τ. A larger τ accuses fewer honest clients, and lets more
-            attackers through. Where at most ten sites may be of two kinds, 3 spares them; flipped
-            labels then do as much harm as to FedAvg.
+            lower median deviations. Up to exp(2τ) medians are tolerated of a new client that points
+            the same way as others: its agreement may lack 0.5τ. A curvature response may lack 0.75τ
+            of the median's, an update consistency 0.5τ. In a large round camps may be clear by τ
+            standard errors. A larger τ accuses fewer honest clients, and lets more attackers
+            through. Where at most ten sites may be of two kinds, 3 spares them; flipped labels then
+            do as much harm as to FedAvg.
         prior_log_odds: b, the prior's log odds for each unit of the label.
         persistence: s in [0, 1), the probability that a client's label stays.
         longest_window: The most rounds over which updates are averaged before they are looked at,
@@ -146,8 +146,8 @@ class RobustCRF(Settings):
         [-1.0, -1.0, -1.0, -1.0, 1.0, 1.0]
     """
 
-    behaviour: ClassVar[int] = 6
-    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 7, "large_round": 5}
+    behaviour: ClassVar[int] = 7
+    behaviour_where: ClassVar[Mapping[str, int]] = {"absence": 8, "large_round": 6}
     """The numbers of what differs where some clients are absent, and in large rounds."""
     renamed: ClassVar[Mapping[str, str]] = {"inclination": "prior_log_odds"}
     gone: ClassVar[Mapping[str, str]] = {

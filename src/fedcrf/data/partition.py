@@ -181,7 +181,8 @@ def _checked(
 ) -> list[Indices]:
     """Return the parts of a scheme from outside, disjoint ones that need not hold all examples."""
     try:
-        found = [np.asarray(part).astype(np.int64, casting="safe") for part in parts]
+        each = [np.asarray(part) for part in parts]
+        found = [part.astype(np.int64, casting="safe" if part.size else "unsafe") for part in each]
         joined = np.concatenate([np.empty(0, np.int64), *found])
     except (TypeError, ValueError):
         found, joined = [], np.empty(0)

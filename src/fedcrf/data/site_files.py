@@ -56,7 +56,7 @@ def read_site_files(path: Path, label_column: str | None = None) -> SiteFiles:
     if path.is_dir():
         files = sorted(
             (each for each in path.iterdir() if each.suffix.lower() in SUFFIXES),
-            key=lambda each: _natural(each.stem),
+            key=lambda each: (_natural(each.stem), each.name),
         )
         held: dict[str, Pair] = {}
         columns: list[str] = []
@@ -181,7 +181,8 @@ def _check_name(name: str) -> None:
 
 def _all_sites(path: Path, label_column: str | None) -> dict[str, Pair]:
     arrays = _arrays(path, label_column)
-    names = sorted({name.rpartition("_")[0] for name in arrays}, key=_natural)
+    names = sorted({name.rpartition("_")[0] for name in arrays})
+    names.sort(key=_natural)
     wanted = {f"{name}_{part}" for name in names for part in (INPUTS, TARGET)}
     odd, lacking = sorted(arrays.keys() - wanted), sorted(wanted - arrays.keys())
     if odd or lacking:
@@ -219,6 +220,13 @@ def _read_csv(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     table = pd.read_csv(path)
+    unnamed = [name for name in table.columns if re.fullmatch(r"Unnamed: \d+", str(name))]
+    if unnamed:
+        place = table.columns.get_loc(unnamed[0]) + 1
+        raise FedcrfError(
+            f"{path}: column {place} has no name: leave it out, as pandas does with index=False, "
+            "or name it"
+        )
     for name, column in table.items():
         missing = column.isna()
         if missing.all() or (column.dtype.kind not in "biuf" and missing.any()):
@@ -298,7 +306,11 @@ def _numbered(held: Mapping[str, Pair]) -> SiteFiles:
             f"targets of site '{words[0]}' are words, those of site '{others[0]}' numbers: give "
             "all sites the same"
         )
-    targets = {name: each.astype(str).ravel() for name, (_, each) in held.items()}
+    targets = {}
+    for name, (_, each) in held.items():
+        with failing(f"targets of site '{name}' are no UTF-8 ({{}})"):
+            text = np.char.decode(each, "utf-8") if each.dtype.kind == "S" else each
+        targets[name] = text.astype(str).ravel()
     names = np.unique(np.concatenate(list(targets.values())))
     return SiteFiles(
         {

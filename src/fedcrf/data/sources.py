@@ -273,13 +273,21 @@ def _local_copy(name: str, data_dir: Path, source: HubSource) -> HubSource:
 
 
 def _check_parts(name: str, files: Sequence[Path]) -> None:
-    """Refuse a data set of which a part is missing, by the hub's names: ``…-00000-of-00002…``."""
-    there: dict[tuple[Path, str, int], set[int]] = {}
+    """Refuse a data set with a part too few or too many: ``…-00000-of-00002…`` at the hub."""
+    there: dict[tuple[Path, str], dict[int, Path]] = {}
+    counts: dict[tuple[Path, str], int] = {}
     for file in files:
         if part := _PART.match(file.name):
-            split, number, count = part[1], int(part[2]), int(part[3])
-            there.setdefault((file.parent, split, count), set()).add(number)
-    for (folder, split, count), numbers in there.items():
+            whole, number, count = (file.parent, part[1]), int(part[2]), int(part[3])
+            numbers = there.setdefault(whole, {})
+            other = numbers.setdefault(number, file)
+            if other != file or counts.setdefault(whole, count) != count:
+                raise FedcrfError(
+                    f"data set '{name}': '{file.parent}' holds '{other.name}' and '{file.name}', "
+                    "which may be the same examples; keep the files of one version."
+                )
+    for (folder, split), numbers in there.items():
+        count = counts[folder, split]
         if len(numbers) < count:
             missing = next(number for number in range(count) if number not in numbers)
             raise FedcrfError(

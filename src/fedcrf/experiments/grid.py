@@ -434,7 +434,7 @@ def _run_on(
     }
     try:
         for future in as_completed(futures):
-            for event in _sent_back(futures[future], future):
+            for event in _sent_back(futures.pop(future), future):
                 observer(event)
     finally:
         for future in futures:

@@ -263,10 +263,14 @@ def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[d
             row["accuracy"] = summary.test_accuracy
             row["commit"] = summary.provenance.commit
             if each.records:
-                reported = reported_round(each.records)
+                rounds = (record for record in each.records if record.round == summary.best_round)
+                reported = next(rounds, None) or reported_round(each.records)
                 row["curve"] = [record.validation.accuracy for record in each.records]
                 row["validation_accuracy"] = reported.validation.accuracy
-                row["everyone_accuracy"] = (reported.everyone or reported.test).accuracy
+                if reported.everyone is not None:
+                    row["everyone_accuracy"] = reported.everyone.accuracy
+                elif not summary.attackers:  # else packed rounds do not say it
+                    row["everyone_accuracy"] = reported.test.accuracy
         yield {**row, **at}
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import math
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
@@ -169,6 +170,8 @@ def check_own(settings: Any, where: str) -> None:
             raise FedcrfError(
                 f"{where}.{each.name} is a {type(value).__name__}, which no setting can be: {OWN}"
             )
+        if isinstance(value, float) and not math.isfinite(value):
+            raise FedcrfError(f"{where}.{each.name} is {value}: give a finite number")
 
 
 def _is_kept(value: object) -> bool:

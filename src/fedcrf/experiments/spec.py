@@ -294,7 +294,7 @@ def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> 
         if not reading:
             raise
         found = stand_in(name, hashable(given), kind.base)
-    if reading:
+    if reading and isinstance(given, Mapping):
         given = without_gone(given, found)
     if found is FromFactory:
         if given:

@@ -338,13 +338,18 @@ class CellStore:
 
         ``fingerprint`` is that of the data, None if it is not known.
         """
-        records, damage = self.sound_records()
+        begun, unread = None, None
+        # In the order in which a process that runs the cell leaves them.
         try:
             summary = self.summary()
+            if summary is None and (begun := self._begun()) is None:
+                summary = self.summary()
         except FedcrfError as error:
-            return CellResult.of(cell, records, damage=damage or str(error))
+            summary, unread = None, str(error)
+        records, damage = self.sound_records()
+        if unread is not None:
+            return CellResult.of(cell, records, damage=damage or unread)
         try:
-            begun = self._begun() if summary is None else None
             stale = self._stale(cell, summary or begun)
             if summary is not None:
                 if fingerprint not in (None, summary.fingerprint):
@@ -596,6 +601,7 @@ class Store:
                 )
             check_free(self.path, DESCRIPTION, "run")
             return spec
+        kept_run = self.read()
         there = read_toml(self.path / DESCRIPTION).get("rules", {})
         for name, rule in spec.things["rules"].items():
             given = there.get(name, {})
@@ -606,7 +612,7 @@ class Store:
                     f"results folder {self.path} is of an earlier version, with "
                     f"rules.{name}.{gone[0]}, which is no setting any more: {ANOTHER}"
                 )
-        return extended(self.read(), spec, f"results folder {self.path}")
+        return extended(kept_run, spec, f"results folder {self.path}")
 
     def check_data(self, seeds: Iterable[int], fingerprint: str) -> None:
         """Raise a `FedcrfError` where earlier cells of these seeds were run on other data."""

@@ -96,6 +96,7 @@ class AggregationResult:
         memory: What the rule keeps for the next round; empty if it remembers nothing.
         kept_reason: Why the global model stays as it is, in one sentence; None if it moves. If a
             rule gives all weights 0 and no reason, it had no report to average.
+        clips: (m,) float64; what updates are multiplied by before they are weighed; None for 1.
     """
 
     state: State
@@ -105,6 +106,7 @@ class AggregationResult:
     posterior: Posterior | None = None
     memory: Memory = field(default_factory=dict)
     kept_reason: str | None = None
+    clips: Vector | None = None
 
     def __post_init__(self) -> None:
         if self.kept_reason is None and not self.weights.any():
@@ -395,6 +397,10 @@ def weighted_result(
             "to keep the model"
         )
     kept = finite.any() and not weights.any()
+    weighed = weights != 0
+    clips = None
+    if coefficients is not None:
+        clips = np.where(weighed, coefficients / np.where(weighed, weights, 1.0), 1.0)
     return AggregationResult(
         state=average_states(model, reports, weights, coefficients),
         weights=weights,
@@ -402,6 +408,7 @@ def weighted_result(
         excluded=~finite,
         memory=memory or {},
         kept_reason=reason if kept else None,
+        clips=clips,
     )
 
 

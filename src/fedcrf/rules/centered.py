@@ -93,6 +93,7 @@ class CenteredClipping(Deciding):
             base_weights=given.shares,
             excluded=~finite,
             memory={CENTER: update_of(state, model, dtype=dtype), **kept},
+            clips=np.minimum(1.0, coefficients[1:] * finite.sum()),
         )
 
     def _buckets(self, clients: Sequence[int], draws: np.random.Generator) -> Matrix:

@@ -121,4 +121,5 @@ def _result(given: Round, posterior: Posterior) -> AggregationResult:
         posterior=posterior,
         memory=posterior.memory,
         kept_reason=posterior.kept_reason,
+        clips=posterior.clip,
     )

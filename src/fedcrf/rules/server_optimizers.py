@@ -9,6 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -134,7 +135,8 @@ class Yogi(Adam):
 class FedExP(ServerOptimizer):
     """w ← w + η Δ with η = max(1, Σ p_i‖u_i‖² / (2(‖Δ‖² + ε))) (Jhunjhunwala et al., ICLR 2023).
 
-    The u_i are the updates and the p_i the rule's weights. Both norms are over the trained tensors
+    The u_i are the updates, clipped if the rule clips them, and the p_i the rule's weights. Of a
+    rule without weights the median of ‖u_i‖² counts. Both norms are over the trained tensors
     of the whole model. The paper's equation divides by the number of clients instead of weighting
     by p_i; the authors' code (Divyansh03/FedExP) weights by counts, as here behind FedAvg, and
     multiplies ε by the number of clients and by .998² a round. The paper has neither, and so has
@@ -143,6 +145,8 @@ class FedExP(ServerOptimizer):
     Attributes:
         epsilon: ε, above 0; the source has 0.001 for CIFAR and 0.1 for EMNIST.
     """
+
+    behaviour: ClassVar[int] = 2
 
     epsilon: Positive = 1e-3
 

@@ -148,15 +148,18 @@ class Optimized(Wrapper):
         if not isinstance(self.optimizer, FedExP):
             return 1.0
         names = self._trained(model)
-        # A rule that acts by coordinate gives no weights: then all updates count alike.
-        weights = np.where(np.isnan(result.weights), 1.0, result.weights)
-        used = np.flatnonzero(weights).tolist()
+        unweighed = np.isnan(result.weights)
+        used = np.flatnonzero(unweighed | (result.weights != 0)).tolist()
         layers = [
             [state[name].reshape(-1) for name in names]
             for state in (model, result.state, *(reports[i].state for i in used))
         ]
         squares, _ = projections(layers[1:], layers[0])
-        share = weights[used] / weights[used].sum()
+        if unweighed.any():  # no mean of the updates: a long one must not lengthen the step
+            return self.optimizer.rate(float(np.median(squares[1:])), float(squares[0]))
+        share = result.weights[used] / result.weights[used].sum()
+        if result.clips is not None:
+            share = share * result.clips[used] ** 2
         return self.optimizer.rate(float(share @ squares[1:]), float(squares[0]))
 
     def _moments(self, memory: Memory, model: State) -> dict[str, dict[str, Tensor]]:

@@ -36,9 +36,11 @@ def weighted_average(
         to nearest.
 
     Raises:
-        FedcrfError: No arrays, or others than those.
+        FedcrfError: No arrays, others than those, or not one weight for each.
     """
     flats, shape = _flat(arrays)
+    if len(weights) != len(flats):
+        raise FedcrfError(f"{len(weights)} weights for {len(flats)} arrays: give one for each")
     used = np.flatnonzero(weights).tolist()
     if not used:
         return library_of(flats[0]).zeros_like(flats[0]).reshape(shape)  # type: ignore[no-any-return]

@@ -139,14 +139,14 @@ def test_a_note_stands_below_the_table_but_for_spreadsheets() -> None:
 
 
 def test_latex() -> None:
-    table = Table("t", ("name", "Δ [95 %]"), ((r"a_b & c\d", "0.9 ± 0.1"), ("#1 {x}", "−1 × 2")))
+    table = Table("t", ("name", "Δ [95 %]"), ((r"a_b & c\d", "0.9 ± 0.1"), ("#1 {x}, ε", "−1 × 2")))
     assert table.as_latex().splitlines() == [
         r"\begin{tabular}{lc}",
         r"\toprule",
         r"name & $\Delta$ [95 \%] \\",
         r"\midrule",
         r"a\_b \& c\textbackslash{}d & 0.9 $\pm$ 0.1 \\",
-        r"\#1 \{x\} & $-$1 $\times$ 2 \\",
+        r"\#1 \{x\}, $\varepsilon$ & $-$1 $\times$ 2 \\",
         r"\bottomrule",
         r"\end{tabular}",
     ]

@@ -124,7 +124,7 @@ def partition_figure(partition: PartitionRecord, title: str) -> Figure:
     figure = Figure(
         figsize=(
             min(max(5.0, 2.5 + 0.5 * counts.shape[1]), WIDEST),
-            max(3.0, 1.5 + 0.32 * len(counts)),
+            min(max(3.0, 1.5 + 0.32 * len(counts)), WIDEST),
         ),
         layout="constrained",
     )

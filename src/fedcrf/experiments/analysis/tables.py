@@ -408,11 +408,20 @@ def interval_text(value: Estimate, form: str = ".3f") -> str:
     return f"[{value.low:{form}}, {value.high:{form}}]"
 
 
+GREEK = {
+    "α": r"\alpha",
+    "γ": r"\gamma",
+    "ε": r"\varepsilon",
+    "σ": r"\sigma",
+    "τ": r"\tau",
+}
+
 LATEX = str.maketrans(
     {
         "±": r"$\pm$",
         "×": r"$\times$",
         "Δ": r"$\Delta$",
+        **{letter: f"${name}$" for letter, name in GREEK.items()},
         "−": "$-$",
         "–": "--",
         "\\": r"\textbackslash{}",
