@@ -7,6 +7,7 @@ its weights v.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,8 +30,10 @@ class GeometricMedian(Deciding):
     Attributes:
         iterations: The most iterations.
         tolerance: Ends when z moves less than this, relative to the updates' typical distance
-            from their mean.
+            from their mean, and no update holds it.
     """
+
+    behaviour: ClassVar[int] = 2
 
     iterations: Times = 50
     tolerance: NotNegative = 1e-6
@@ -51,7 +54,9 @@ class GeometricMedian(Deciding):
             stay = min(1.0, float(shares[met].sum()) / force) if force > 0 else 1.0
             step = (1.0 - stay) * (towards - weights)
             weights = weights + step
-            if _length(gram, step) <= self.tolerance * np.sqrt(typical):
+            # Beside an update z moves little, however much the others pull: each by 1/m.
+            held = (1.0 - stay) * force > np.sqrt(self.tolerance)
+            if _length(gram, step) <= self.tolerance * np.sqrt(typical) and not held:
                 break
         return given.weighted(given.spread(weights))
 
