@@ -24,6 +24,7 @@ from fedcrf.rules import (
     FedDisco,
     FLTrust,
     FoundationFL,
+    GeometricMedian,
     Krum,
     Momentum,
     MultiKrum,
@@ -51,6 +52,7 @@ LONG = [(1e3, 1e6), (1e3, 1e25), (1e15, 1e37)]
         GAS(groups=4, base="krum", num_byzantine=2, seed=0),
         CenteredClipping(clip=1.0, bucket_size=1),
         FLAME(seed=0),
+        GeometricMedian(),
     ],
     ids=str,
 )

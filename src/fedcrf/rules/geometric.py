@@ -15,6 +15,7 @@ from fedcrf.checks import NotNegative, Positive, Times
 from fedcrf.rules.base import AggregationResult, Deciding, Matrix, Round, Vector
 from fedcrf.statistics import EPSILON
 from fedcrf.statistics.one_pass import scatter
+from fedcrf.statistics.sums import FAR
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,9 @@ class GeometricMedian(Deciding):
         if not len(gram):
             return given.nobody()
         weights = shares = np.full(len(gram), 1.0 / len(gram))
-        typical = float(np.mean(np.diagonal(gram)))
+        squares = np.diagonal(gram)
+        # One very long update does not choose when to end.
+        typical = float(min(np.mean(squares), FAR * np.median(squares)))
         for _ in range(self.iterations if typical > 0 else 0):
             distances = _distances(gram, weights)
             met = distances <= EPSILON * np.sqrt(typical)
