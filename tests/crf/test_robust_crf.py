@@ -16,10 +16,11 @@ import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
 from crf.slow_robust import SlowRobust
-from fedcrf import EvidenceCRF, FedcrfError, RobustCRF
+from fedcrf import ClientCRF, EvidenceCRF, FedcrfError, RobustCRF
 from fedcrf.crf import client_crf, evidence_crf, field, robust_crf
 from fedcrf.crf.evidence import SuspectNorm, goal_distance
-from fedcrf.crf.memory import ADDED
+from fedcrf.crf.memory import ADDED, identities
+from fedcrf.statistics import as_layers, sketch
 
 D = 30
 SMALL = RobustCRF(sketch_size=64)  # keeps 30 numbers exactly
@@ -309,6 +310,28 @@ ALONE: Sequence[Sequence[int]] = [*[range(9)] * 4, *[[8]] * 5, range(9)]
 """Client 8 is found out, and then alone for five rounds."""
 
 
+def test_while_the_model_stays_trust_may_fall():
+    first = SMALL.infer(np.stack([update(client, np.zeros(D), 0) for client in range(9)]))
+    beliefs = np.array(first.memory["beliefs"])
+    beliefs[7:] = [0.95, 0.0, 0.05]
+    pushed = np.stack([-10 * update(0, np.zeros(D), 0)] * 2)
+    memory = {**first.memory, "beliefs": beliefs}
+    found = SMALL.infer(pushed, clients=[7, 8], memory=memory)
+    assert found.kept_reason is not None
+    fell = found.expected_label < found.causes["remembered"]
+    assert fell.any()
+    assert ((found.memory["beliefs"] @ SMALL.labels)[[7, 8]][fell] < 0.05).all()
+
+
+def test_who_is_hardly_trusted_is_not_waited_for():
+    rows = np.stack([update(client, np.zeros(D), 0) for client in range(3)])
+    beliefs = np.tile([0.99, 0.0, 0.01], (3, 1))
+    memory = {**SMALL.infer(rows).memory, "beliefs": beliefs}
+    found = replace(SMALL, trust_floor=0.5).infer(rows[:2], clients=[0, 1], memory=memory)
+    assert found.kept_reason is not None
+    assert (found.memory["beliefs"][:2, 2] > 0.05).all(), "client 2 is trusted as little"
+
+
 def test_a_known_attacker_that_is_alone_does_not_rule():
     played = play(SMALL, ALONE)
     known = played[3]
@@ -545,6 +568,22 @@ def test_a_memory_of_an_earlier_version_is_gone_on_from(version):
         memory = now.memory
 
 
+def test_names_have_the_numbers_that_stand_in_checkpoints():
+    numbers = [6164347370713582292, -3957049159664009186, 7497787021708494914, -1]
+    assert identities(["north", "süd", "\ud800", 2**64 - 1], 4).tolist() == numbers
+
+
+def test_the_seed_of_the_sketches_is_used():
+    rng = np.random.default_rng(0)
+    rows = np.repeat(rng.standard_normal((4, 400)), 3, axis=0)
+    rows += 0.3 * rng.standard_normal((12, 400))
+    crf = ClientCRF(neighbours=2, sketch_size=64)
+    one, two = (replace(crf, sketch_seed=seed).infer(rows).affinity for seed in (1, 2))
+    assert abs(one - two).max() > 0
+    sketches = RobustCRF(sketch_size=16, sketch_seed=5).sketches(as_layers(rows))
+    assert_array_equal(sketches, sketch(as_layers(rows), 16, 5))
+
+
 def test_node_ids_of_64_bits_are_identities():
     rows = np.stack([update(client, np.zeros(D), 0) for client in range(3)])
     nodes = [2**64 - 1, 5, 2**63]
@@ -767,6 +806,18 @@ BAD: dict[str, tuple[Any, str]] = {
         {**FIRST, "labels": FIRST["labels"][::-1]},
         r"labels \[1\.0, 0\.25, 0\.0\], here",
     ),
+    **{
+        f"{name} of {values}": ({**FIRST, name: np.array(values)}, "memory is damaged")
+        for name, values in (
+            ("rounds", [0, 0, 1]),
+            ("rounds", [-1, 0, 0]),
+            ("credit", [50.0, 1.0, 1.0]),
+            ("credit", [-1.0, 1.0, 1.0]),
+            ("credit", [math.nan, 1.0, 1.0]),
+            ("counts", [2]),
+            ("first", [2]),
+        )
+    },
     "labels that are none": ({**FIRST, "labels": None}, "labels None, here"),
     "no mapping": ([1, 2], "memory is a list: give the memory"),
     "a posterior": (SMALL.infer(np.eye(3, D)), r"memory is a Posterior: .*posterior\.memory"),
@@ -833,6 +884,7 @@ CALLS: dict[str, tuple[dict[str, Any], str]] = {
     "one number as an array": ({"clients": np.array(3)}, "clients are a ndarray: give a sequence"),
     "twice": ({"clients": [4, 5, 4]}, "client 4 reports twice"),
     "beyond 64 bits": ({"clients": [2**64 + 1, 1, 2]}, "a client's number is beyond 64 bits"),
+    "below 64 bits": ({"clients": [-(2**63) - 1, 1, 2]}, "a client's number is beyond 64 bits"),
     "model": ({"model": np.zeros(4)}, "model has 4 numbers, an update 30"),
     "model by name": ({"model": {"weight": np.zeros(D)}}, "^the model is a dict: give its values"),
     "model that is a network": (

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -340,6 +341,7 @@ def test_pages_speak_of_what_there_is(page: str) -> None:
 def test_the_reference_names_what_there_is(page: str) -> None:
     text = page_text(f"reference/{page}")
     for place, options in re.findall(r"^::: (\S+)\n((?: {4}.*\n)*)", text, flags=re.MULTILINE):
+        assert find_spec(place) is not None, f"{page} names {place}, which there is not"
         module = pytest.importorskip(place)
         for name in re.findall(r"\w+", options.partition("members:")[2]):
             assert hasattr(module, name), f"{place}.{name}"

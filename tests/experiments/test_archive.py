@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import shutil
 import tarfile
 from collections.abc import Sequence
@@ -14,11 +15,12 @@ import pytest
 from typer.testing import CliRunner
 
 from experiments.runs import Log, snapshot
+from experiments.runs import record as round_record
 from fedcrf import FedcrfError
 from fedcrf.cli import app
 from fedcrf.experiments.grid import CellFailed, CellStarted, RoundFinished, Workplace, run_suite
 from fedcrf.experiments.results import keys_of, read_results, suite_cells, table
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import Store, brief_line
 from fedcrf.experiments.study import Suite, read_suite
 from fedcrf.report.effects import effects_of
 from fedcrf.rules import CRFRobust
@@ -269,18 +271,32 @@ def test_a_damaged_archive_is_named(damage: str, whole: tuple[Path, Log], tmp_pa
         Store(folder).read()
 
 
-def test_nothing_is_unpacked_outside(tmp_path: Path) -> None:
+@pytest.mark.parametrize("form", ["up", "absolute"])
+def test_nothing_is_unpacked_outside(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(temporary))
     path = tmp_path / "ipm-2" / "seed-0.tar.xz"
     path.parent.mkdir()
-    outside = tmp_path / "outside.txt"
-    outside.write_text("x")
-    described = tmp_path / "run.toml"
-    described.write_text('methods = ["fedavg"]\nseeds = [0]\n')
+    outside = "../../out.txt" if form == "up" else str(temporary / "out.txt")
+    contents = {
+        "run.toml": b'methods = ["fedavg"]\nseeds = [0]\n',
+        outside: b"x",
+        "cells/in.txt": b"x",
+    }
     with tarfile.open(path, "w:xz") as archive:
-        archive.add(described, "run.toml")
-        archive.add(outside, "../../outside-too.txt")
-        archive.add(outside, "cells/in.txt")
-    run = Store(path.parent)
-    place = run.cell(run.read().cells()[0]).path.parents[1]
-    files = {each.name for each in place.rglob("*") if each.is_file()}
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    Store(path.parent).read()
+    files = {each.name for each in temporary.rglob("*") if each.is_file()}
     assert files == {"run.toml", "in.txt"}
+
+
+def test_counts_are_packed_with_all_their_digits() -> None:
+    counts = [12345.5, 20.0]
+    line = brief_line(round_record(1, 0.5).model_copy(update={"num_examples": counts}))
+    assert json.loads(line)["num_examples"] == counts

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from experiments.runs import Log, carry_out, full_disk, small_spec, snapshot
 from fedcrf import FedcrfError
@@ -246,6 +247,8 @@ def test_the_reported_model_of_a_run_without_a_finite_loss(tmp_path: Path) -> No
     records = [event.record for event in log.of(RoundFinished)]
     assert not any(math.isfinite(each.validation.loss) for each in records)
     assert all(each.kept_model for each in records[1:])
+    saved = torch.load(Store(tmp_path).cell(event.cell).path / "model.pt", weights_only=True)
+    assert max(float(each.abs().max()) for each in saved.values()) > 1e6, "the last, not the first"
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "checkpoint.pt", "model.pt", "summary.json"])
@@ -262,6 +265,8 @@ def test_a_full_disk_is_named_with_the_file_and_the_mend(
     log, none = carry_out(spec, tmp_path)
     assert none == []
     assert len(log.of(CellFinished)) == 1
+    left = {each.name for each in path.parent.iterdir()}
+    assert left == {".lock", "rounds.jsonl", "model.pt", "summary.json"}
 
 
 def test_a_disk_without_room_leaves_what_is_finished(tmp_path: Path, finished_once: Path) -> None:

@@ -582,3 +582,12 @@ def test_thin_runs_are_read_like_others(tmp_path: Path) -> None:
     store.add_to_archive(archive, [robust])
     packed = Store(archive.parent).cell(robust).records()
     assert [record.first for record in packed] == [1, 21, 41]
+
+
+def test_of_records_without_a_checkpoint_there_may_be_one(tmp_path: Path) -> None:
+    cell = unfinished(tmp_path / "run", 1)
+    with (cell.path / "rounds.jsonl").open("ab") as file:
+        for number in (2, 3):
+            file.write(record(number, 9.0).model_dump_json(exclude_none=True).encode() + b"\n")
+    with pytest.raises(FedcrfError, match="does not hold rounds 1 to 1"):
+        cell.resume()

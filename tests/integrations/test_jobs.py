@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,7 +17,14 @@ from fedcrf.experiments.recorded import recorded_runs
 from fedcrf.files import lock_beside
 from fedcrf.integrations.checkpoint import Checkpoint
 from fedcrf.integrations.jobs import Job, JobServer
-from fedcrf.integrations.replies import changed, in_form_of_sent, state_of
+from fedcrf.integrations.replies import (
+    average_metrics,
+    changed,
+    in_form_of_sent,
+    numbers,
+    state_of,
+    usable_model,
+)
 from integrations.hostile import COUNT, Answer
 
 LOG = logging.getLogger("a framework with jobs")
@@ -198,3 +206,20 @@ def test_a_reply_after_its_round_is_refused(
 def test_a_setting_that_is_gone_is_refused() -> None:
     with pytest.raises(FedcrfError, match=r"^crf-robust\.norm_strength is no setting any more: "):
         job(rule="crf-robust", settings={"norm_strength": 3.0})
+
+
+@pytest.mark.parametrize("shape", [(3,), (1, 1), ()], ids=str)
+def test_a_change_that_could_be_broadcast_is_no_model(shape: tuple[int, ...]) -> None:
+    model = {"w": np.zeros((2, 3), np.float32)}
+    with pytest.raises(FedcrfError, match="reports 'w' as"):
+        usable_model(changed(model, {"w": np.ones(shape, np.float32)}), model)
+
+
+def test_nodes_without_weight_keep_no_metric_out() -> None:
+    records = [{"loss": 1.0}, {"loss": 3.0}, {"other": 9.0}, {"other": 9.0}]
+    assert average_metrics(records, [1.0, 1.0, 0.0, 0.0]) == {"loss": 2.0}
+
+
+def test_of_several_metrics_the_first_counts() -> None:
+    assert numbers([{"a": 1.0, "b": 2.0}], ("a", "b")) == [1.0]
+    assert numbers([{"a": math.nan, "b": 2.0}], ("a", "b")) == [2.0]

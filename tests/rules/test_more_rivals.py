@@ -17,6 +17,7 @@ from fedcrf.rules import (
     BRA,
     FLAME,
     GAS,
+    LASA,
     CenteredClipping,
     ClientReport,
     FedAvg,
@@ -30,6 +31,7 @@ from fedcrf.rules import (
     MultiKrum,
     Optimized,
     Rule,
+    SignGuard,
     Uniform,
 )
 from fedcrf.rules.awa import loss_gradient, softmax
@@ -353,7 +355,7 @@ def test_an_update_s_length_does_not_count_and_the_step_is_no_longer_than_the_se
         # Who says nothing, or what cannot be, has the mean of 1 and 3, so that d/Σd = 1/4.
         ([1.0, 3.0, None, -1.0], 0.5, 0.0, [0.375, 0.125, 0.25, 0.25]),
         ([1.0, 3.0, math.inf, math.nan], 0.5, 0.0, [0.375, 0.125, 0.25, 0.25]),
-        ([1e308, 3e307, 1e308, 1e308], 0.0, 0.0, [0.25] * 4),
+        ([1e308, 0.0, 1e308, 1e308], 0.6, 0.0, [0.125, 0.625, 0.125, 0.125]),
     ],
     ids=str,
 )
@@ -475,3 +477,16 @@ def test_an_update_that_is_not_finite_changes_no_other_s_projection() -> None:
     assert np.isfinite(squares).tolist() == np.isfinite(inner).tolist() == [True, True, False, True]
     kept = [0, 1, 3]
     assert_allclose(inner[kept], rows[kept].sum(axis=1), rtol=1e-12)
+
+
+def test_signguard_keeps_all_if_nobody_has_moved() -> None:
+    reports = [ClientReport(i, {"w": np.zeros(20)}, 5) for i in range(6)]
+    result = SignGuard(seed=0).aggregate({}, {"w": np.zeros(20)}, reports)
+    assert_allclose(result.weights, 1 / 6)
+    assert result.kept_reason is None
+
+
+def test_lasa_may_leave_nothing_of_few_numbers() -> None:
+    reports = [ClientReport(i, {"w": np.array([[1.0, 2.0]])}, 5) for i in range(3)]
+    result = LASA(sparsity=0.9).aggregate({}, {"w": np.zeros((1, 2))}, reports)
+    assert not result.state["w"].any()

@@ -216,6 +216,8 @@ def test_who_is_excluded_for_an_overflow_has_no_weight(rule: Rule) -> None:
     round_ = spoilt(sample(7, seed=1, dtype=np.float64), {2: 1e200})
     result = round_.aggregate(rule)
     assert_array_equal(result.weights[result.excluded], 0.0)
+    assert_array_equal(result.base_weights[result.excluded], 0.0)
+    assert_allclose(result.base_weights.sum(), 1.0, rtol=1e-12)
     if not np.isnan(result.weights).any() and result.weights.any():
         assert abs(result.weights.sum() - 1.0) < 1e-9 or rule.needs_steps
 

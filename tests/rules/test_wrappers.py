@@ -547,3 +547,13 @@ def test_what_is_not_judged_is_clipped_as_what_is(rule: Rule) -> None:
     judged = Judged(rule, frozenset({"a"})).with_server_model({k: np.ones((2, 2)) for k in model})
     state = judged.aggregate({}, model, reports).state
     assert_allclose(state["b"], state["a"], rtol=1e-9)
+
+
+def test_a_report_that_is_not_finite_where_nobody_judges_has_no_weight() -> None:
+    model = {"a": np.zeros(3), "b": np.zeros(2)}
+    reports = [ClientReport(i, {"a": np.full(3, 1.0 + i), "b": np.ones(2)}, 10) for i in range(3)]
+    reports[1].state["b"][0] = np.nan
+    got = Judged(FedAvg(), frozenset({"a"})).aggregate({}, model, reports)
+    assert got.weights.tolist() == [0.5, 0.0, 0.5]
+    assert got.excluded.tolist() == [False, True, False]
+    assert_allclose(got.state["b"], 1.0)

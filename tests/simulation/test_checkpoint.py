@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from fedcrf.files import atomic_write
 from fedcrf.simulation.rounds import (
     EarlyStopping,
     RunState,
+    _digest,
     load_checkpoint,
     save_checkpoint,
     save_model,
@@ -101,3 +104,18 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
         fail()
     assert [each.name for each in tmp_path.iterdir()] == ["file"], "nothing half-written is left"
     assert path.read_bytes() == b"old"
+
+
+class Code:
+    def __reduce__(self) -> tuple[Any, ...]:
+        return print, ("it ran",)
+
+
+def test_a_checkpoint_runs_no_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    content = io.BytesIO()
+    torch.save({"round": Code()}, content)
+    path = tmp_path / "c"
+    path.write_bytes(content.getvalue() + _digest(content.getvalue()))
+    with pytest.raises(Exception, match=r"(?i)weights.only"):
+        load_checkpoint(path)
+    assert "it ran" not in capsys.readouterr().out

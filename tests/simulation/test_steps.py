@@ -21,7 +21,7 @@ from fedcrf.attacks import Backdoor, Schedule, Threat
 from fedcrf.attacks.base import Images, Labels
 from fedcrf.models import MLP, ImageShape
 from fedcrf.objectives import Proximal, Task
-from fedcrf.rules import CRFRobust, FedAvg
+from fedcrf.rules import CoordinateMedian, CRFRobust, FedAvg
 from fedcrf.simulation.engine import MOMENTUM
 from fedcrf.simulation.federation import PooledExamples, Stream, generator
 from fedcrf.simulation.local_training import Batches, LocalTraining
@@ -176,6 +176,28 @@ def test_the_server_s_decay_is_of_the_tensors_that_it_has() -> None:
         expected = without.model[name] - 0.1 * 0.01 * array
         assert_allclose(after.model[name], expected, rtol=1e-5, atol=1e-7)
     assert same_state(after.personal, without.personal)
+
+
+def test_the_server_s_decay_needs_no_weights() -> None:
+    plain = replace(STEPS["ByzFL"], weight_decay=None)
+    decayed, kept = (
+        simulation(rule=CoordinateMedian(), training=training, max_rounds=1)
+        for training in (STEPS["ByzFL"], plain)
+    )
+    (after,), (without,), before = run(decayed)[0], run(kept)[0], decayed.start()
+    for name, array in before.model.items():
+        expected = without.model[name] - 0.1 * 0.01 * array
+        assert_allclose(after.model[name], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_a_model_that_stays_does_not_decay() -> None:
+    whole = federation()
+    broken = [replace(each, images=each.images * math.nan) for each in whole.clients]
+    chosen = simulation(
+        federation=replace(whole, clients=tuple(broken)), training=STEPS["ByzFL"], max_rounds=2
+    )
+    state, _ = next(iter(chosen.steps(chosen.start())))
+    assert same_state(state.model, chosen.start().model)
 
 
 # Batches

@@ -37,6 +37,7 @@ from fedcrf.integrations.replies import (
     train_replies,
 )
 from fedcrf.rules import (
+    CRF,
     RESIDUAL_LOSS,
     RULES,
     Adam,
@@ -1606,3 +1607,30 @@ def test_resume_has_the_arguments_of_start_by_place_too(tmp_path: Path) -> None:
     assert seen == [0, 1, 1, 2]
     theirs, ours = (inspect.signature(each).parameters for each in (CRFAvg.start, CRFAvg.resume))
     assert list(ours.values()) == list(theirs.values())
+
+
+def test_the_paper_s_rule_too_is_given_secret_signs() -> None:
+    strategy = CRFAvg(neighbours=2, sketch_size=32)
+    secret = strategy._server._secret_rule
+    assert isinstance(secret, CRF)
+    assert secret.sketch_seed == int(strategy.memory["signs"][0]) > 0
+
+
+def test_after_a_resume_rounds_keep_their_numbers(tmp_path: Path) -> None:
+    asked = set()
+
+    def noting(answer: Callable[[Message], Message]) -> Callable[[Message], Message]:
+        def node(message: Message) -> Message:
+            config = message.content["config"]
+            asked.add((message.metadata.message_type, config["server-round"]))
+            return answer(message)
+
+        return node
+
+    grid = Nodes({number: noting(node) for number, node in trained_by_round().nodes.items()})
+    path = tmp_path / "run.npz"
+    with pytest.raises(KilledError):
+        CRFAvg(checkpoint_to=path).resume(grid, arrays(MODEL), 4, evaluate_fn=killed_in(2))
+    asked.clear()
+    CRFAvg(checkpoint_to=path).resume(grid, arrays(MODEL), 4)
+    assert asked == {(kind, number) for kind in ("train", "evaluate") for number in (3, 4)}
