@@ -9,7 +9,7 @@ import pytest
 import torch
 from numpy.testing import assert_allclose, assert_array_equal
 
-from fedcrf import ClientCRF, FedcrfError, exact_marginals
+from fedcrf import ClientCRF, EvidenceCRF, FedcrfError, exact_marginals
 
 FIELDS = (
     "weights",
@@ -631,3 +631,11 @@ def test_numpy_numbers_are_fine_as_options():
     )
     plain = ClientCRF(labels=(0, 1), iterations=3)
     assert_same(crf.infer(sample(), COUNTS), plain.infer(sample(), COUNTS))
+
+
+@pytest.mark.filterwarnings("error")
+def test_an_enormous_report_overflows_nowhere():
+    rows = np.random.default_rng(0).normal(size=(6, 20))
+    crf = EvidenceCRF(evidence_softening=1e-9)
+    trust = crf.infer(rows, evidence={"residual_loss": [0, 0, 0, 0, 0, 1e300]}).expected_label
+    assert trust.argmin() == 5

@@ -20,6 +20,7 @@ from fedcrf import ClientCRF, EvidenceCRF, FedcrfError, RobustCRF
 from fedcrf.crf import client_crf, evidence_crf, field, robust_crf
 from fedcrf.crf.evidence import SuspectNorm, goal_distance
 from fedcrf.crf.memory import ADDED, identities
+from fedcrf.crf.window import Window
 from fedcrf.statistics import as_layers, sketch
 
 D = 30
@@ -321,6 +322,42 @@ def test_while_the_model_stays_trust_may_fall():
     fell = found.expected_label < found.causes["remembered"]
     assert fell.any()
     assert ((found.memory["beliefs"] @ SMALL.labels)[[7, 8]][fell] < 0.05).all()
+
+
+def test_trusted_clients_that_send_no_numbers_are_waited_for():
+    memory, model = None, np.zeros(D)
+    for number in range(24):
+        rows = np.stack([update(client, model, number) for client in range(9)])
+        if number >= 12:
+            rows[:7] = math.nan
+        found = SMALL.infer(rows, memory=memory, model=model)
+        memory, model = found.memory, found.next_model(model, rows)
+        if number >= 12:
+            assert not found.weights.any(), "known attackers alone do not move the model"
+
+
+@pytest.mark.parametrize("camp", [6, 10, 13])
+def test_of_equal_camps_none_is_wrong_in_any_order(camp):
+    rng = np.random.default_rng(1)
+    goal = rng.normal(size=300)
+    noise = 1.2 * rng.normal(size=(2, camp, 300))
+    rows = np.concatenate([goal + noise[0], noise[1] - goal])
+    for seed in range(12):
+        order = np.random.default_rng(seed).permutation(len(rows))
+        weights = np.empty(len(rows))
+        weights[order] = RobustCRF().infer(rows[order]).weights
+        assert_allclose(weights[:camp].sum(), 0.5, atol=1e-9)
+
+
+@pytest.mark.filterwarnings("error")
+def test_without_a_tolerance_nothing_overflows():
+    rows = np.random.default_rng(0).normal(size=(6, 50))
+    crf = RobustCRF(tolerance=0.0)
+    before = crf.infer(rows, model=np.zeros(50)).memory
+    rows[0] *= 100.0
+    weights = crf.infer(rows, memory=before, model=np.ones(50)).weights
+    assert weights.argmin() == 0
+    assert weights.sum() == pytest.approx(1.0)
 
 
 def test_who_is_hardly_trusted_is_not_waited_for():
@@ -987,3 +1024,11 @@ def test_examples_in_the_docstrings(module):
     found = doctest.testmod(module)
     assert found.attempted > 0
     assert found.failed == 0
+
+
+@pytest.mark.parametrize(("response", "length"), [(-1.0, 1.25), (0.0, 20.0), (1.0, 20.0)])
+def test_without_scatter_a_window_shrinks_only_if_clients_respond(response, length):
+    window = Window(length=10.0)
+    for _ in range(7):
+        window = window.after(np.full(5, response), 20.0)
+    assert window.length == pytest.approx(length)

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
 from numpy.testing import assert_allclose
 
+from fedcrf.errors import FedcrfError
 from fedcrf.statistics import EPSILON, as_layers, centred_geometry, update_statistics
 from fedcrf.statistics.crowds import CrowdStatistics, NeighbourSearch, crowd_statistics
 from fedcrf.statistics.inputs import Layers
@@ -53,3 +55,15 @@ def test_what_cannot_be_squared_is_told_apart_from_nan(gather, caplog):
     assert not gather(as_layers(np.float32([[3e38, 1], [1, 2]]))).overflowed.any()
     assert not gather(as_layers(HUGE[1:3])).overflowed.any()
     assert not caplog.messages
+
+
+@pytest.mark.parametrize("gather", [update_statistics, centred_geometry])
+def test_no_updates_are_named(gather: Callable[[list[Any]], Any]) -> None:
+    with pytest.raises(FedcrfError, match="there are no updates: give one for each client"):
+        gather([])
+
+
+@pytest.mark.filterwarnings("error")
+def test_updates_whose_squares_are_barely_numbers_overflow_nowhere_else() -> None:
+    rows = np.random.default_rng(0).normal(size=(6, 50)) * 1e151
+    assert np.isfinite(centred_geometry(as_layers(rows)).gram).all()

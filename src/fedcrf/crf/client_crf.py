@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from fedcrf.checks import Count, Natural, NaturalTimes, NotNegative, Positive, Settings, Truth
+from fedcrf.checks import Count, Natural, NaturalTimes, NotNegative, Settings, Truth
 from fedcrf.crf.field import Field
 from fedcrf.crf.parts import Observation
 from fedcrf.crf.posterior import Posterior
-from fedcrf.crf.potentials import Attraction, Reliability
+from fedcrf.crf.potentials import Attraction, Bandwidth, Reliability
 from fedcrf.crf.weights import base_weights
 from fedcrf.errors import FedcrfError
 from fedcrf.statistics import (
@@ -41,7 +41,7 @@ class ClientCRF(Settings):
         labels: Reliability labels 𝒬; a larger label means more weight. At least two, distinct,
             finite, not negative.
         pairwise_strength: λ ≥ 0, how strongly similar clients are drawn to the same label.
-        bandwidth: θ > 0, how fast affinity falls with the angle between two updates.
+        bandwidth: θ, 1e-6 or more, how fast affinity falls with the angle between two updates.
         iterations: R ≥ 0, parallel mean-field updates.
         reliability_gate: Whether affinities carry the factor min(ρ_i, ρ_j).
         weight_by_examples: Whether the base weights β are the shares of examples (FedAvg's), or
@@ -69,7 +69,7 @@ class ClientCRF(Settings):
 
     labels: tuple[float, ...] = (0.0, 0.25, 1.0)
     pairwise_strength: NotNegative = 0.5
-    bandwidth: Positive = 0.5
+    bandwidth: Bandwidth = 0.5
     iterations: NaturalTimes = 5
     reliability_gate: Truth = True
     weight_by_examples: Truth = True

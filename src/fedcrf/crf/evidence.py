@@ -334,7 +334,9 @@ class Camps(LinearPart):
         within, agreed = mean_and_error(cosines, own)
         across, opposed = mean_and_error(cosines, np.where(alike, 0.0, counted))
         clear = np.sort(np.minimum(within / agreed, -across / opposed))[len(judges) // 10]
-        heavier = np.sign(signed.sum())
+        balance = signed.sum()
+        # Of camps of equal weight neither is the lighter one, however sums are rounded.
+        heavier = np.sign(balance) if abs(balance) > EPSILON * counted.sum() else 0.0
         fit, evidence = np.full(seen.num_clients, np.nan), np.zeros(seen.num_clients)
         fit[judges] = heavier * camp * (within - across) / 2.0
         lighter = judges[heavier * camp < 0.0]
@@ -499,7 +501,7 @@ class SuspectNorm(NormEvidence):
             nothing = self.against(long, labels, {})
             return lambda marginals: nothing
         _, opposition = self.opposition.among(seen, labels)
-        grown = (growth - median(growth[known])) / max(self.tolerance, TINY)
+        grown = (growth - median(growth[known])) / max(self.tolerance, EPSILON)
         suspect = np.where(known, grown, 1.0)
         if seen.initial is not None:
             wrong = 2.0 * seen.initial[:, labels.argmin()] - 1.0
@@ -507,7 +509,7 @@ class SuspectNorm(NormEvidence):
 
         def energy(marginals: Matrix) -> Energy:
             _, above, tolerated = opposition(marginals.dot(labels))
-            opposed = above / np.maximum(0.5 * tolerated, TINY) - 1.0
+            opposed = above / np.maximum(0.5 * tolerated, EPSILON) - 1.0
             suspicion = np.clip(np.maximum(opposed, suspect), 0.0, 1.0)
             return self.against(suspicion * long, labels, {})
 

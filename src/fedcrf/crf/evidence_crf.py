@@ -163,7 +163,8 @@ def excess(values: Vector, softening: float) -> Vector:
     """Return z_i = (x_i − median(x)) / (median|x − median(x)| + softening) of finite values."""
     values = np.clip(values, -LARGEST_REPORTED, LARGEST_REPORTED)
     deviations = values - median(values)
-    return np.asarray(deviations / (median(np.abs(deviations)) + softening))
+    with np.errstate(over="ignore"):  # infinitely far is as good as very far
+        return np.asarray(deviations / (median(np.abs(deviations)) + softening))
 
 
 def reported_reliability(evidence: Vector) -> Vector:

@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedcrf.checks import NotNegative, Positive, Settings, Truth
+from fedcrf.checks import NotNegative, Settings, Truth, number
 from fedcrf.crf.parts import Energy, Matrix, Message, Observation, Prior, Vector
 from fedcrf.statistics import EPSILON, Statistics
 
@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 SCORE_TERMS: Mapping[str, float] = {"cosine": 2.0, "distance": -1.0, "norm_anomaly": -0.5}
 """The coefficient of each cause in the score whose logistic function is the reliability ρ."""
+
+Bandwidth = Annotated[float, number(1e-6)]
+"""A bandwidth far above 1e-8, by which rounding may move a cosine."""
 
 Pairs: TypeAlias = "Matrix | csr_array[np.float64]"
 """(m, m) numbers of pairs of clients; sparse where not all pairs count."""
@@ -164,12 +167,12 @@ class Attraction(Settings):
 
     Attributes:
         strength: λ ≥ 0.
-        bandwidth: θ > 0.
+        bandwidth: θ, 1e-6 or more.
         reliability_gate: Whether affinities carry the factor min(ρ_i, ρ_j).
     """
 
     strength: NotNegative = 0.5
-    bandwidth: Positive = 0.5
+    bandwidth: Bandwidth = 0.5
     reliability_gate: Truth = True
 
     def message(self, seen: Observation, labels: Vector) -> Message:

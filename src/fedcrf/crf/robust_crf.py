@@ -38,7 +38,7 @@ from fedcrf.crf.potentials import median
 from fedcrf.crf.weights import COUNT_CAP, base_weights, refined_weights, trusted_weights
 from fedcrf.crf.window import Averages, row_norms
 from fedcrf.errors import FedcrfError
-from fedcrf.statistics import UpdateStatistics, sketch, update_statistics
+from fedcrf.statistics import EPSILON, UpdateStatistics, sketch, update_statistics
 from fedcrf.statistics.inputs import Layers, counted_of, given_layers, model_layers, num_numbers
 
 GONE = {
@@ -382,7 +382,7 @@ class RobustCRF(Settings):
         # Remember.
         learnt = found.marginals
         enough = self.trust_floor * self.unknown_label
-        if kept_reason is not None and past.trusts_absent(who, enough):
+        if kept_reason is not None and past.trusts_absent(who[finite], enough):
             # While the model stays, nobody is tested: trust may fall, but it does not rise, if
             # there is anybody else to wait for.
             risen = found.expected_label > remembered
@@ -411,7 +411,7 @@ class RobustCRF(Settings):
                 "clip": clip,
                 "copies": np.where(finite, copies, np.nan),
                 "window": np.where(finite, lengths, np.nan),
-                **({"counted": believed} if (believed < 1.0).any() else {}),
+                **({"counted": believed} if (believed < 1.0 - EPSILON).any() else {}),
                 **(reported.causes if reported is not None and evidence else {}),
             },
             clip=clip,

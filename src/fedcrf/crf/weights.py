@@ -94,6 +94,6 @@ def _checked(num_examples: Any, num_clients: int) -> Vector:
     if not (counts.min() >= 0 and largest < np.inf):
         wrong = np.flatnonzero(~(np.isfinite(counts) & (counts >= 0)))[0]
         raise FedcrfError(
-            f"num_examples of client {wrong} is {counts[wrong]:g}: give a count of 0 or more"
+            f"num_examples of client {wrong} is {counts[wrong]:g}: give a finite count, 0 or more"
         )
     return np.asarray(counts / largest)  # only ratios matter; huge counts cannot overflow

@@ -64,7 +64,9 @@ class Window(NamedTuple):
     def signal(self) -> float:
         """−mean / √(variance + scatter), 0 or more: how clearly clients respond."""
         noise = math.sqrt(self.variance + self.scatter)
-        return max(0.0, -self.mean) / noise if noise > 0.0 else math.inf
+        if noise == 0.0:
+            return math.inf if self.mean < 0.0 else 0.0
+        return max(0.0, -self.mean) / noise
 
     def after(self, responses: Vector, most: float) -> Window:
         """Return the next round's window, after (m,) curvature responses, NaN where unknown.

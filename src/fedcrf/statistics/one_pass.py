@@ -179,7 +179,9 @@ def overflowing(
 
 
 def checked_dimension(clients: Sequence[Layers]) -> int:
-    """Return d; raise a `FedcrfError` where it is 0."""
+    """Return d; raise a `FedcrfError` where it is 0, or where there is no client."""
+    if not len(clients):
+        raise FedcrfError("there are no updates: give one for each client")
     dimension = num_numbers(clients[0])
     if dimension == 0:
         raise FedcrfError("the updates hold no numbers (d = 0): give vectors of at least one")

@@ -107,7 +107,7 @@ def middle_of(squares: NDArray[np.float64]) -> int | None:
         return None
     order = np.argsort(squares, kind="stable")
     middle = int(order[(len(order) - 1) // 2])
-    return middle if squares[order[-1]] > FAR * squares[middle] else None
+    return middle if squares[order[-1]] / FAR > squares[middle] else None
 
 
 def about_mean(
