@@ -676,8 +676,10 @@ def test_the_overview_has_all_partitions_and_who_is_left_out(tmp_path: Path) -> 
 def test_rules_are_ranked_over_several_places() -> None:
     first, one = made_up(
         {
-            ("none", "fedavg"): [0.9, 0.8, 0.7], ("ipm-2", "fedavg"): [0.1, 0.2, 0.3],
-            ("none", "rfa"): [0.8, 0.8, 0.5], ("ipm-2", "rfa"): [0.6, 0.6, 0.6],
+            ("none", "fedavg"): [0.9, 0.8, 0.7, 0.8, 0.8],
+            ("none", "rfa"): [0.8, 0.8, 0.5, 0.7, 0.7],
+            ("ipm-2", "fedavg"): [0.1, 0.2, 0.3, 0.1, 0.3],
+            ("ipm-2", "rfa"): [0.6] * 5,
         },
         methods=["fedavg", "rfa"], conditions=["ipm-2"],
     )  # fmt: skip
@@ -702,17 +704,17 @@ def test_rules_are_ranked_over_several_places() -> None:
         ("Krum", "2", "–", "1.0", "2.0"),
     )
     # The interval of a worst case is from the same drawings as its mean; all seeds agree on RFA's.
-    assert worst.header == ("worst case (rank)", "mean rank", "a (n = 3)", "b (n = 1)")
+    assert worst.header == ("worst case (rank)", "mean rank", "a (n = 5)", "b (n = 1)")
     assert worst.rows[0] == ("RFA", "1.0", "0.600 ± 0.000 (1)", "–")
     assert worst.rows[1][2].startswith("0.200 ± 0.1")
     assert worst.rows[1][3] == "0.300 (1)"
     assert worst.rows[2] == ("Krum", "–", "–", "–")
-    # −0.1, 0 and −0.2: 4.303 standard errors of 0.1 / √3.
+    # −0.1, 0, −0.2, −0.1 and −0.1: 2.776 standard errors of 0.0707 / √5.
     assert [row[:3] for row in cost.rows] == [
-        ("Krum", "1.0", "–"), ("FedAvg", "1.7", "0.800 (1)"), ("RFA", "2.0", "-0.100 ± 0.248 (2)"),
+        ("Krum", "1.0", "–"), ("FedAvg", "1.7", "0.800 (1)"), ("RFA", "2.0", "-0.100 ± 0.088 (2)"),
     ]  # fmt: skip
     assert cost.rows[0][3:] == ("+0.050 (1)", "+0.050 (1)")
-    assert client.rows[0][:3] == ("RFA", "1.0", "+0.100 ± 0.248 (1)")
+    assert client.rows[0][:3] == ("RFA", "1.0", "+0.100 ± 0.088 (1)")
     assert client.rows[2] == ("Krum", "2.0", "–", "-0.050 (2)", "-0.050 (2)")
 
 
@@ -734,7 +736,7 @@ def test_a_worst_case_and_its_reference_are_over_the_same_seeds() -> None:
     assert (quiet.mean, quiet.seeds) == (pytest.approx(0.85), 2)  # type: ignore[union-attr]
     assert place.worst(["ipm-2"], "fedavg")[1].seeds == 3  # type: ignore[index]
     assert overview_table(suite, cells).rows == (
-        ("oracle (attackers removed)", "0.625 / 0.900 [0.900, 0.900]"),
+        ("oracle (attackers removed)", "0.625 / 0.900 [too few seeds]"),
         ("FedAvg", "0.850 / 0.450 [too few seeds] (n = 2)"),
     )
     ((*_, last),) = summary_table(Place(suite, cells, "iid")).rows

@@ -9,6 +9,7 @@ import math
 import os
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from fedcrf.experiments.analysis.tables import (
     comparison_table,
     results_table,
 )
+from fedcrf.experiments.results import read_results
 from fedcrf.experiments.spec import resolve
 from fedcrf.experiments.store import Store
 from fedcrf.objectives import ACCURACY, LOSS
@@ -283,6 +285,7 @@ def table_of(attack: str, *accuracies: float) -> pd.DataFrame:
             "method": "fedavg",
             "seed": range(len(accuracies)),
             "attack": attack,
+            "attackers": [[0]] * len(accuracies) if attack else None,
             "accuracy": accuracies,
             "fingerprint": "the same",
             "complete": True,
@@ -295,6 +298,9 @@ def test_runs_of_different_attacks_have_no_difference_to_the_first() -> None:
     compared = comparison_table([("first", first), ("second", second)])
     assert compared.header[-1] == "Δ to first [95 %]"
     assert [row[-1] for row in compared.rows] == ["–", "+0.133 [-0.010, +0.277]"]
+    others = second.assign(attackers=[[1], [0], [0]])
+    compared_too = comparison_table([("first", first), ("second", others)])
+    assert compared_too.rows[-1][-1] == "+0.150 [too few seeds] (n = 2)"
     for attack in ("label-flip", ""):
         other = comparison_table([("first", first), ("second", second.assign(attack=attack))])
         assert other.header == compared.header[:-1]
@@ -391,3 +397,15 @@ def test_a_method_that_has_stopped_keeps_its_best_rounds_in_the_numbers(tmp_path
     for table, what in zip(read_report([tmp_path]).runs[0].curves, (ACCURACY, LOSS), strict=True):
         (row,) = (row for row in table.rows if row[0] == first)
         assert row[-1] == f"{np.mean([getattr(each, what) for each in best]):.3f}"
+
+
+def test_a_cell_that_is_not_finished_is_in_no_mean_curve(tmp_path: Path) -> None:
+    spec = small_spec(methods=["fedavg"], seeds=[0, 1], **{"rounds": {"maximum": 3}})
+    carry_out(spec, tmp_path)
+    whole = read_results(Store(tmp_path))
+    first, second = whole.cells
+    running = replace(second, summary=None, records=second.records[:1])
+    one = replace(whole, cells=[first, running]).records()["fedavg"]
+    assert [len(each) for each in one] == [3, 0]
+    both = replace(whole, cells=[replace(first, summary=None), running]).records()["fedavg"]
+    assert [len(each) for each in both] == [1, 1]

@@ -553,6 +553,8 @@ def partition(
     from fedcrf.files import write_text
     from fedcrf.simulation.federation import client_splits
 
+    if output is not None and (not output.name.strip(".") or output.is_dir()):
+        raise FedcrfError(f"--output {output} is a folder: give the stem of a file's name")
     ((_, spec),) = Study((), settings=(said,)).points
     images = Workplace(**source).load(spec.data)
     splits = client_splits(images.train.labels, spec.partition, seed)
@@ -564,8 +566,6 @@ def partition(
     stem = output or Path("runs") / f"partition-{name}"
     if stem.suffix in (".png", ".svg", ".csv"):
         stem = stem.with_suffix("")
-    if not stem.name:
-        raise FedcrfError(f"--output {stem} is a folder: give the stem of a file's name")
     stem.parent.mkdir(parents=True, exist_ok=True)
     table = stem.with_name(f"{stem.name}.csv")
     write_text(table, counts_table(record).as_csv())

@@ -55,6 +55,7 @@ COLUMNS: Mapping[str, Any] = {
     "partition": "",
     "condition": "",
     "attack": "",
+    "attackers": None,
     "accuracy": math.nan,
     "validation_accuracy": math.nan,
     "validation_loss": math.nan,
@@ -134,11 +135,23 @@ class RunResults:
         return results, details_table(self.table)
 
     def records(self) -> dict[str, list[Rounds]]:
-        """Return the rounds of every cell by method, seed by seed."""
+        """Return the rounds of every cell by method, seed by seed.
+
+        They are those that figures may have. A cell that is not finished has none as long as
+        another one of its method is; where none is, all have as many as the shortest.
+        """
         return {
-            method: [each.records for each in self.cells if each.cell.method.name == method]
+            method: _comparable([each for each in self.cells if each.cell.method.name == method])
             for method in self.spec.methods
         }
+
+
+def _comparable(cells: Sequence[CellResult]) -> list[Rounds]:
+    """Return the rounds of a method's cells; see `RunResults.records`."""
+    if any(each.summary is not None for each in cells):
+        return [() if each.summary is None else each.records for each in cells]
+    shortest = min((len(each.records) for each in cells if each.records), default=0)
+    return [each.records[:shortest] for each in cells]
 
 
 def read_results(store: Store) -> RunResults:

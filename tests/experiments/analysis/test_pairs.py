@@ -74,11 +74,17 @@ def test_an_interval_stays_where_accuracies_and_their_differences_can_be() -> No
     assert (found.low, found.high) == (-1.0, 1.0)
     rounds = paired([20, 30, 10], [1, 2, 30], bound=math.inf)
     assert rounds.low < -1.0 < 1.0 < rounds.high
-    _, least = worst([[1.0, 1.0, 0.9], [1.0, 1.0, 1.0]])
+    _, least = worst([[1.0, 1.0, 0.9, 1.0, 1.0], [1.0] * 5])
     assert 0.0 <= least.low <= least.mean <= least.high <= 1.0
 
 
-@pytest.mark.parametrize("n", [3, 5, 40])
+@pytest.mark.parametrize("n", [1, 2, 3, 4])
+def test_a_worst_case_of_few_seeds_has_no_interval(n: int) -> None:
+    _, found = worst(np.random.default_rng(n).uniform(size=(3, n)).tolist())
+    assert interval_text(found) == "[too few seeds]"
+
+
+@pytest.mark.parametrize("n", [5, 10, 40])
 def test_the_interval_of_a_worst_case_is_a_bootstrap_over_seeds_of_the_least_mean(n: int) -> None:
     rng = np.random.default_rng(n)
     grid = rng.uniform(0.4, 0.6, size=(4, n))

@@ -26,6 +26,7 @@ from fedcrf.experiments.analysis.tables import (
     difference_text,
     estimate,
     estimate_text,
+    fewer,
     interval_text,
     mean_grid,
     paired_difference,
@@ -217,10 +218,12 @@ def separation_table(place: Place) -> Table:
 
     def text(_: str, there: str, method: str) -> str:
         curves = [each for each in place.by_condition[there, method]["separation"] if each]
-        if not curves or len({len(curve) for curve in curves}) > 1:
+        if not curves:
             return NO_NUMBER
-        over_seeds = np.mean(np.array(curves), axis=0)
-        return f"{over_seeds.mean():.2f} ({over_seeds.min():.2f})"
+        mean = np.mean([np.mean(curve) for curve in curves])
+        shared = min(map(len, curves))  # a run may have ended earlier
+        over_seeds = np.mean([curve[:shared] for curve in curves], axis=0)
+        return f"{mean:.2f} ({over_seeds.min():.2f})"
 
     inferring = [
         method
@@ -304,11 +307,6 @@ def _with_interval(found: Estimate) -> str:
 def _text(found: Estimate | None, seeds: int = 0, form: Callable[[Estimate], str] = _mean) -> str:
     """Return an estimate, with the number of its seeds where there are not so many."""
     return NO_NUMBER if found is None else f"{form(found)}{fewer(found, seeds)}"
-
-
-def fewer(found: Estimate, seeds: int) -> str:
-    """Return the number of an estimate's seeds where they are fewer."""
-    return f" (n = {found.seeds})" if found.seeds < seeds else ""
 
 
 def stale_notices(cells: pd.DataFrame) -> list[str]:
@@ -401,7 +399,8 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
     for folder, method in dict.fromkeys(zip(finished["folder"], finished["method"], strict=True)):
         accuracy = of_run[folder, method]["accuracy"]
         to_default = paired_difference(accuracy, of_run[default_folder, method]["accuracy"])
-        difference = "default" if folder == default_folder else difference_text(to_default)
+        shown = difference_text(to_default) + fewer(to_default, len(accuracy))
+        difference = "default" if folder == default_folder else shown
         at = [*([method_title(method)] if named else []), *map(value_text, values[folder])]
         rows.append((*at, str(len(accuracy)), estimate_text(estimate(accuracy)), difference))
     settings = [*(["method"] if named else []), *short_keys(names)]

@@ -31,6 +31,9 @@ CONFIDENCE = 0.95
 FEWEST_SEEDS = 3
 """With fewer there is no interval."""
 
+FEWEST_DRAWN = 5
+"""With fewer there is no bootstrap interval: one of n seeds covers 1 − 2/2ⁿ at most."""
+
 BASELINE = "fedavg"
 """The method that others are compared with."""
 
@@ -139,7 +142,7 @@ def worst_case(grid: pd.DataFrame) -> tuple[Any, Estimate]:
     means, n = accuracies.mean(axis=1), accuracies.shape[1]
     row = int(means.argmin())
     least = float(means[row])
-    if n < FEWEST_SEEDS:
+    if n < FEWEST_DRAWN:
         return grid.index[row], Estimate(least, n)
     outside = float(ndtr(-math.sqrt(n / (n - 1)) * _student_quantile(n)))
     drawn = (accuracies @ _drawn_seeds(n).T).min(axis=0).clip(0.0, 1.0)
@@ -308,7 +311,8 @@ def method_rows(cells: pd.DataFrame) -> Iterator[tuple[str, tuple[str, str, str]
     for method in dict.fromkeys(cells["method"]):
         accuracy = mean_accuracy(cells, method)
         if accuracy is not None:
-            difference = difference_text(method_difference(cells, method))
+            found = method_difference(cells, method)
+            difference = difference_text(found) + fewer(found, accuracy.seeds)
             yield method, (str(accuracy.seeds), estimate_text(accuracy), difference)
 
 
@@ -359,7 +363,7 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
     """Return the runs beside each other: a row for each run and method.
 
     The difference is to the same method of the first run, paired by seed where both had the same
-    data. There is none between runs of different attacks.
+    data and attackers. There is none between runs of different attacks.
     """
     rows = []
     alike = len({attack for _, cells in runs for attack in cells["attack"]}) == 1
@@ -369,15 +373,23 @@ def comparison_table(runs: Sequence[tuple[str, pd.DataFrame]], note: str = "") -
         of_method = by_axes(cells, "method")
         for method, entries in method_rows(cells):
             ours, theirs = of_method[method], of_first[method]
-            same_data = ours["fingerprint"].eq(theirs["fingerprint"].reindex(ours.index))
-            to_first = paired_difference(ours["accuracy"][same_data], theirs["accuracy"])
-            difference = difference_text(None if cells is first else to_first)
+            matched = theirs.reindex(ours.index)
+            same = ours["fingerprint"].eq(matched["fingerprint"])
+            same &= ours["attackers"].map(str).eq(matched["attackers"].map(str))
+            to_first = paired_difference(ours["accuracy"][same], theirs["accuracy"])
+            found = None if cells is first else to_first
+            difference = difference_text(found) + fewer(found, len(ours))
             last = (difference,) if alike else ()
             rows.append((f"{name}: {method_title(method)}", *entries, *last))
     header = ["run and method", "seeds", "test accuracy", "Δ to FedAvg [95 %]"]
     if alike:
         header.append(f"Δ to {first_name} [95 %]")
     return Table("The runs beside each other", tuple(header), tuple(rows), note)
+
+
+def fewer(found: Estimate | None, seeds: int) -> str:
+    """Return the number of an estimate's seeds where they are fewer."""
+    return f" (n = {found.seeds})" if found is not None and found.seeds < seeds else ""
 
 
 def estimate_text(value: Estimate | None) -> str:
@@ -399,7 +411,7 @@ def interval_text(value: Estimate, form: str = ".3f") -> str:
 
     Of one that was cut only the end nearer to 0 is said; where it includes 0, that it is too wide.
     """
-    if value.seeds < FEWEST_SEEDS:
+    if math.isnan(value.low):
         return "[too few seeds]"
     if value.cut:
         if value.low > 0.0:
