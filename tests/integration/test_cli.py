@@ -953,6 +953,10 @@ def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     refused = command_line("sweep", *axis, *small, "-o", tmp_path)
     assert (refused.rc, refused.err.count("\n")) == (2, 1)
     assert "is not empty and holds no sweep: choose another folder with --output" in refused.err
+    other = ("--over", "rules.crf.bandwidth=0.3,0.4")
+    refused = command_line("sweep", *other, *small, "-o", tmp_path / "sweep")
+    assert (refused.rc, refused.err.count("\n")) == (2, 1)
+    assert "sweep.csv is of a sweep over iterations: choose another folder, with -o" in refused.err
     unused = command_line("sweep", "--over", "rules.rfa.iterations=1,2", "-o", tmp_path / "no")
     assert unused.rc == 2
     assert unused.err.count("\n") == 1

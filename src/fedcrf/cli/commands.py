@@ -240,7 +240,7 @@ def sweep(
     output: FolderFlag = Path("runs/sweep"),
 ) -> None:
     """Run every combination of some settings' values: a table, and a heat map of two settings."""
-    from fedcrf.experiments.analysis.conditions import sweep_table, write_sweep
+    from fedcrf.experiments.analysis.conditions import check_same_axes, sweep_table, write_sweep
     from fedcrf.experiments.results import table
     from fedcrf.experiments.settings import read_toml, setting
     from fedcrf.experiments.study import Study, parse_axis
@@ -250,6 +250,7 @@ def sweep(
     axes = tuple(parse_axis(text) for text in over)
     study = Study((*base, said), axes, chosen)
     study.check_folder(output, "sweep.csv", "sweep")
+    check_same_axes(study, output)
     display = _carry_out(study.runs(output), place)
     results = table(output, study)
     print_tables([sweep_table(study, results)], "latex" if latex else "terminal")

@@ -6,15 +6,18 @@ its cells; those of a suite mostly as a `Place`, one partition of it.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import (
     BASELINE,
     NO_NUMBER,
@@ -408,6 +411,19 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
     title = f"{', '.join(map(method_title, methods))} over {', '.join(names)}"
     attacked = any(spec.threat is not None for _, spec in study.points)
     return Table(title, header, tuple(rows), UNDER_ATTACK if attacked else "")
+
+
+def check_same_axes(study: Study, folder: Path) -> None:
+    """Raise a `FedcrfError` if a folder has the table of a sweep over other settings."""
+    path = folder / "sweep.csv"
+    if not path.exists():
+        return
+    header = next(csv.reader(path.read_text("utf-8", errors="replace").splitlines()[:1]), [])
+    there = [name for name in takewhile("seeds".__ne__, header) if name != "method"]
+    if "seeds" in header and there != [*short_keys([axis.name for axis in study.axes])]:
+        raise FedcrfError(
+            f"{path} is of a sweep over {', '.join(there)}: choose another folder, with -o"
+        )
 
 
 def write_sweep(study: Study, results: pd.DataFrame, folder: Path) -> list[Path]:
