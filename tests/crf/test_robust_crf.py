@@ -349,6 +349,19 @@ def test_of_equal_camps_none_is_wrong_in_any_order(camp):
         assert_allclose(weights[:camp].sum(), 0.5, atol=1e-9)
 
 
+@pytest.mark.parametrize("idle", [1, 2, 3])
+def test_who_did_not_move_decides_between_no_camps(idle):
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        goal, noise = rng.normal(size=300), 1.2 * rng.normal(size=(29, 300))
+        rows = np.concatenate([goal + noise[:15], noise[15:] - goal, np.zeros((idle, 300))])
+        found = RobustCRF().infer(rows)
+        assert found.trust[:15].min() > found.trust[15:29].max() + 0.2
+        order = rng.permutation(len(rows))
+        assert_allclose(RobustCRF().infer(rows[order]).trust, found.trust[order], atol=1e-9)
+        assert np.isnan(found.causes["camp_fit"][29:]).all()
+
+
 @pytest.mark.filterwarnings("error")
 def test_without_a_tolerance_nothing_overflows():
     rows = np.random.default_rng(0).normal(size=(6, 50))

@@ -319,7 +319,8 @@ class Camps(LinearPart):
         The causes are (w_i − x_i)/2, times −1 in the lighter camp, and ℓ·e_i.
         """
         large = large_round_share(seen.finite, self.large_round)
-        judges = np.flatnonzero(seen.finite & (seen.credit >= 0.5))
+        moved = seen.statistics.norms > 0.0  # who did not is in no camp
+        judges = np.flatnonzero(seen.finite & moved & (seen.credit >= 0.5))
         if large == 0.0 or len(judges) < 2:
             return Energy(np.zeros((seen.num_clients, len(labels))))
         cosines = seen.cosines[np.ix_(judges, judges)]
