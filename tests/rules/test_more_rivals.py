@@ -33,6 +33,7 @@ from fedcrf.rules import (
     Rule,
     SignGuard,
     Uniform,
+    dnc,
 )
 from fedcrf.rules.awa import loss_gradient, softmax
 from fedcrf.statistics import distances_to_extremes, projections
@@ -490,3 +491,12 @@ def test_lasa_may_leave_nothing_of_few_numbers() -> None:
     reports = [ClientReport(i, {"w": np.array([[1.0, 2.0]])}, 5) for i in range(3)]
     result = LASA(sparsity=0.9).aggregate({}, {"w": np.zeros((1, 2))}, reports)
     assert not result.state["w"].any()
+
+
+def test_columns_of_enormous_models_are_drawn_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dnc, "MOST_DRAWN", 200_000)
+    dimension, count = 300_000, 60_000
+    chosen = dnc.drawn_columns(np.random.default_rng(0), dimension, count)
+    assert int(chosen.sum()) == count
+    parts = chosen[: 8 * dnc.PART].reshape(8, -1).mean(axis=1)
+    assert_allclose(parts, 0.2, atol=0.02)

@@ -295,7 +295,7 @@ class Camps(LinearPart):
 
     In the camp with the smaller Σ a_i, if it has two clients or more,
     e_i = max(0, 1 − 2s)·min(limit, max(0, ζ − tolerance)); otherwise e_i = 0. ℓ is the large-round
-    share.
+    share. A client that did not move is in no camp.
 
     Attributes:
         strength: κ.
