@@ -68,6 +68,24 @@ def test_a_long_update_hides_no_other(rule: Rule, lengths: Sequence[float], orde
     assert np.linalg.norm(step) < 2 * np.linalg.norm(honest, axis=1).max()
 
 
+@pytest.mark.parametrize("count", [2, 3, 6])
+@pytest.mark.parametrize("point", [0.0, 1.0])
+@pytest.mark.parametrize("length", [1e6, 1e10, 1e25])
+@pytest.mark.parametrize(
+    "rule",
+    [Krum(1), MultiKrum(1), GAS(num_byzantine=1, seed=0), GeometricMedian()],
+    ids=str,
+)
+def test_equal_updates_outweigh_a_long_one(
+    rule: Rule, length: float, point: float, count: int
+) -> None:
+    updates = [*np.full((count, 5), point), np.full(5, length)]
+    reports = [ClientReport(i, {"w": each}, 10) for i, each in enumerate(updates)]
+    result = rule.aggregate({}, {"w": np.zeros(5)}, reports)
+    assert result.weights[-1] == 0.0
+    assert_allclose(result.state["w"], point)
+
+
 @pytest.mark.parametrize("length", [1e3, 1e17, 1e30])
 @pytest.mark.parametrize("scale_invariant", [False, True])
 def test_bra_excludes_one_update_of_any_length(length: float, scale_invariant: bool) -> None:

@@ -339,7 +339,7 @@ class Camps(LinearPart):
         # Of camps of equal weight neither is the lighter one, however sums are rounded.
         heavier = np.sign(balance) if abs(balance) > EPSILON * counted.sum() else 0.0
         fit, evidence = np.full(seen.num_clients, np.nan), np.zeros(seen.num_clients)
-        fit[judges] = heavier * camp * (within - across) / 2.0
+        fit[judges] = np.where(heavier * camp < 0.0, -1.0, 1.0) * (within - across) / 2.0
         lighter = judges[heavier * camp < 0.0]
         if len(lighter) > 1:
             explained = signed.dot(cosines).dot(signed) / counted.sum() ** 2

@@ -135,7 +135,9 @@ class PartitionSettings(Settings):
 def partition(
     labels: Labels, settings: PartitionSettings, generator: Generator
 ) -> tuple[Indices, ...]:
-    """Cut a training set into clients' parts. They are disjoint; ours leave no example over.
+    """Cut a training set into clients' disjoint parts.
+
+    Those of the package's schemes are together all of it.
 
     Args:
         labels: ``(n,)`` int64, the label of every training example.

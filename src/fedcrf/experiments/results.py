@@ -137,8 +137,8 @@ class RunResults:
     def records(self) -> dict[str, list[Rounds]]:
         """Return the rounds of every cell by method, seed by seed.
 
-        They are those that figures may have. A cell that is not finished has none as long as
-        another one of its method is; where none is, all have as many as the shortest.
+        They are those that figures may have. If a cell of a method is finished, its unfinished
+        ones have none. If none is finished, all are cut to the shortest.
         """
         return {
             method: _comparable([each for each in self.cells if each.cell.method.name == method])
@@ -170,7 +170,9 @@ def write_results(store: Store) -> list[Path]:
     texts = results.files("results") | details.files("details")
     paths = write_tables(store.path, texts, run.table)
     trust_title = f"{run.title}, seed {run.spec.seeds[0]}"
-    return paths + save_run_figures(store.path, run.records(), run.title, trust_title)
+    firsts = {each.cell.method.name: [each.records] for each in reversed(run.cells)}
+    trust = {method: firsts[method] for method in run.spec.methods}, trust_title
+    return paths + save_run_figures(store.path, run.records(), run.title, trust)
 
 
 def _cell_result(store: Store, cell: CellSpec) -> CellResult:

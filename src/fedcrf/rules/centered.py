@@ -40,7 +40,8 @@ class CenteredClipping(Deciding):
 
     All updates count alike, and integer tensors are their plain mean. The iteration needs only the
     Gram matrix of the updates and z about their mean. The result's weights are those of the
-    buckets' mean, and its clips what the iteration leaves of each update.
+    buckets' mean, and its clips what each update is multiplied by. That is above 1
+    where later iterations add an update again while others are cut.
 
     Attributes:
         clip: τ, above 0.

@@ -31,7 +31,7 @@ class GeometricMedian(Deciding):
     Attributes:
         iterations: The most iterations.
         tolerance: Ends when z moves less than this, relative to the updates' typical distance
-            from their mean, and no update holds it.
+            from their mean or middle, and no update holds it.
     """
 
     behaviour: ClassVar[int] = 2
@@ -46,6 +46,8 @@ class GeometricMedian(Deciding):
             return given.nobody()
         weights = shares = np.full(len(gram), 1.0 / len(gram))
         squares = np.diagonal(gram)
+        if not np.median(squares):  # more than half are one point, which is the median
+            return given.weighted(given.equal_weights(squares == 0.0))
         # One very long update does not choose when to end.
         typical = float(min(np.mean(squares), FAR * np.median(squares)))
         for _ in range(self.iterations if typical > 0 else 0):

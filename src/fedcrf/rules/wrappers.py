@@ -225,10 +225,10 @@ def _part(memory: Memory, part: str) -> Memory:
 class Judged(Wrapper):
     """A rule that gets only some tensors of the model; its weights average the others too.
 
-    The rule must give weights. A report that is not finite in any tensor gets weight 0. If the
-    weights do not sum to 1, as FedNova's, the others move by Σ α_i u_i, and by Σ α_i s_i u_i if it
-    clips updates. Those that are not trained or not of floats are averaged with the weights scaled
-    to sum to 1.
+    The rule must give weights. A report that is not finite in any tensor gets weight 0. The
+    others move by Σ α_i s_i u_i, with the rule's weights α_i, which need not sum to 1 (FedNova's),
+    and its clips s_i, 1 where it has none. Those that are not trained or not of floats are averaged
+    with the weights scaled to sum to 1.
 
     Attributes:
         rule: Weighs the clients.

@@ -195,7 +195,8 @@ def centred_geometry(
 
     What the updates have in common is taken away before it is multiplied, so that it does not
     cancel; equal updates are at distance zero to the bit. Where one update is more than 10⁴ times
-    as long as the median one, the geometry is about that one. Arguments as for `update_statistics`.
+    as long as the median one, the geometry is about the median one instead. Arguments as for
+    `update_statistics`.
     """
     dimension = checked_dimension(clients)
     finite, gram = excluding(clients, lambda used: _about_mean(used, origin, threads))

@@ -217,7 +217,11 @@ def success_table(place: Place) -> Table:
 
 
 def separation_table(place: Place) -> Table:
-    """Return how well the weights show who is wrong; methods that infer weights only."""
+    """Return how well the weights show who is wrong; methods that infer weights only.
+
+    Where runs ended at different rounds, the mean is over all of them, the least over those that
+    all have.
+    """
 
     def text(_: str, there: str, method: str) -> str:
         curves = [each for each in place.by_condition[there, method]["separation"] if each]
@@ -414,13 +418,18 @@ def sweep_table(study: Study, results: pd.DataFrame) -> Table:
 
 
 def check_same_axes(study: Study, folder: Path) -> None:
-    """Raise a `FedcrfError` if a folder has the table of a sweep over other settings."""
+    """Raise a `FedcrfError` if a folder has the table of a sweep over other settings.
+
+    Settings are told apart by the last parts of their keys, which the table has.
+    """
     path = folder / "sweep.csv"
     if not path.exists():
         return
     header = next(csv.reader(path.read_text("utf-8", errors="replace").splitlines()[:1]), [])
     there = [name for name in takewhile("seeds".__ne__, header) if name != "method"]
-    if "seeds" in header and there != [*short_keys([axis.name for axis in study.axes])]:
+    if "seeds" in header and sorted(there) != sorted(
+        short_keys([axis.name for axis in study.axes])
+    ):
         raise FedcrfError(
             f"{path} is of a sweep over {', '.join(there)}: choose another folder, with -o"
         )

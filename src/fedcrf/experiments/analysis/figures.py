@@ -46,11 +46,11 @@ def save(figure: Figure, stem: Path) -> list[Path]:
 
 
 def save_run_figures(
-    folder: Path, records: Records, title: str, trust_title: str = ""
+    folder: Path, records: Records, title: str, trust: tuple[Records, str] | None = None
 ) -> list[Path]:
     """Write the figures of a run into a folder: accuracy if it has one, loss, who was trusted.
 
-    ``trust_title`` stands above the last instead, which is of the first seed alone.
+    The last is of the first seed alone; ``trust`` are its rounds and its title, where others.
     """
     every = [each.validation for of in records.values() for seed in of for each in seed]
     accuracies, losses = (
@@ -59,8 +59,8 @@ def save_run_figures(
     figures = {"loss": loss_figure(records, title)}
     if accuracies or not losses:
         figures = {"accuracy": accuracy_figure(records, title), **figures}
-    if (trust := trust_figure(records, trust_title or title)) is not None:
-        figures["trust"] = trust
+    if (trusted := trust_figure(*(trust or (records, title)))) is not None:
+        figures["trust"] = trusted
     return [path for name, figure in figures.items() for path in save(figure, folder / name)]
 
 
