@@ -339,8 +339,9 @@ class Camps(LinearPart):
         # Of camps of equal weight neither is the lighter one, however sums are rounded.
         heavier = np.sign(balance) if abs(balance) > EPSILON * counted.sum() else 0.0
         fit, evidence = np.full(seen.num_clients, np.nan), np.zeros(seen.num_clients)
-        fit[judges] = np.where(heavier * camp < 0.0, -1.0, 1.0) * (within - across) / 2.0
-        lighter = judges[heavier * camp < 0.0]
+        light = heavier * camp < 0.0
+        fit[judges] = np.where(light, -1.0, 1.0) * (within - across) / 2.0
+        lighter = judges[light]
         if len(lighter) > 1:
             explained = signed.dot(cosines).dot(signed) / counted.sum() ** 2
             unexplained = max(0.0, 1.0 - 2.0 * explained)

@@ -50,10 +50,10 @@ class GAS(Deciding):
     def decide(self, given: Round) -> AggregationResult:
         """Return the mean of the chosen clients' models."""
         draw, kept = given.drawing(self.seed)
-        middle = middle_of(given.norms[given.used] ** 2)
         n = len(given.used)
         chosen = np.ones(n, np.bool_)
         if self.num_byzantine and n > 1:
+            middle = middle_of(given.norms[given.used] ** 2)
             scores = np.zeros(n)  # over the groups the distances to the base rule's vector
             for groups in dealt(given.finite_layers, self.groups, draw, middle):
                 groups -= BASES[self.base](groups, self.num_byzantine)

@@ -46,11 +46,12 @@ class GeometricMedian(Deciding):
             return given.nobody()
         weights = shares = np.full(len(gram), 1.0 / len(gram))
         squares = np.diagonal(gram)
-        if not np.median(squares):  # more than half are one point, which is the median
+        middle = float(np.median(squares))
+        if middle == 0.0:  # more than half are one point, which is the median
             return given.weighted(given.equal_weights(squares == 0.0))
         # One very long update does not choose when to end.
-        typical = float(min(np.mean(squares), FAR * np.median(squares)))
-        for _ in range(self.iterations if typical > 0 else 0):
+        typical = min(float(np.mean(squares)), FAR * middle)
+        for _ in range(self.iterations):
             distances = _distances(gram, weights)
             met = distances <= EPSILON * np.sqrt(typical)
             pull = np.where(met, 0.0, shares / np.where(met, 1.0, distances))

@@ -427,9 +427,8 @@ def check_same_axes(study: Study, folder: Path) -> None:
         return
     header = next(csv.reader(path.read_text("utf-8", errors="replace").splitlines()[:1]), [])
     there = [name for name in takewhile("seeds".__ne__, header) if name != "method"]
-    if "seeds" in header and sorted(there) != sorted(
-        short_keys([axis.name for axis in study.axes])
-    ):
+    asked = short_keys([axis.name for axis in study.axes])
+    if "seeds" in header and sorted(there) != sorted(asked):
         raise FedcrfError(
             f"{path} is of a sweep over {', '.join(there)}: choose another folder, with -o"
         )
