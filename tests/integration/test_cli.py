@@ -1027,7 +1027,7 @@ def test_report_and_explain(finished: tuple[Path, Result], command_line: Command
     assert f"  - weight {weight:.3f} instead of FedAvg's {base:.3f}\n" in result.out
     assert f"{record['reasons']['cosine'][place]:z.2f}".replace("-", "−") in result.out
     everyone = command_line("explain", folder, "--round", 5, "--seed", 1, "--method", "fedavg")
-    assert "\nThe rule judges no client.\n" in everyone.out
+    assert "\nNobody is judged in this round.\n" in everyone.out
     table = everyone.out.partition("multiple\n")[2].splitlines()
     assert len([line for line in table if line[:1].isdigit()]) == len(record["clients"])
     last = command_line("explain", folder)

@@ -220,6 +220,11 @@ def test_nodes_without_weight_keep_no_metric_out() -> None:
     assert average_metrics(records, [1.0, 1.0, 0.0, 0.0]) == {"loss": 2.0}
 
 
+def test_a_metric_that_is_none_is_no_number() -> None:
+    records = [{"note": None, "loss": 1.0}, {"note": None, "loss": 2.0}, {"loss": None}]
+    assert average_metrics(records, [1.0, 1.0, 2.0]) == {"loss": 1.5}
+
+
 def test_of_several_metrics_the_first_counts() -> None:
     assert numbers([{"a": 1.0, "b": 2.0}], ("a", "b")) == [1.0]
     assert numbers([{"a": math.nan, "b": 2.0}], ("a", "b")) == [2.0]

@@ -129,7 +129,7 @@ def spoilt() -> np.ndarray:
         (1e200 * spoilt(), None, 2, "client 6: weight 0; its update is finite, but its squared"),
         (1e200 * spoilt(), CRFRobust(), 2, "client 6: weight 0; its update is finite, but its"),
         (honest(), RULES["trimmed-mean"](), 0, "client 0: no weight of its own"),
-        (honest(), RULES["fedavg"](), 5, "client 15: weight 0.167, FedAvg's is 0.167; this rule"),
+        (honest(), RULES["fedavg"](), 5, "client 15: weight 0.167, FedAvg's is 0.167; no reasons"),
         (honest(), CRF(labels=(0.0, 1e-30)), 0, "client 0: weight 0.167, its base weight; the"),
         (honest(1), None, 0, "client 0: weight 1.000 instead of FedAvg's 1.000; points the way"),
         (np.ones((3, 4)) + np.eye(3, 4), None, 0, "usual length (0.0 deviations"),

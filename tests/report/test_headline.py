@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -176,6 +177,17 @@ def test_a_last_round_of_nobody_does_not_silence_the_headline() -> None:
     told = recorded_headline(Course("x", [*rounds, of_nobody(4)], CRF()))
     assert told.sentence.endswith("; it distrusts 1 of 2 clients (client 3 since round 1).")
     assert told.tiles[-1].value == "1 of 2"
+
+
+def test_the_last_round_that_was_evaluated_has_the_accuracy() -> None:
+    """A run may be evaluated in some rounds alone, or be under way."""
+    nothing = {"loss": math.nan, "accuracy": math.nan}
+    evaluated, other = record(2, 1.0), record(3, 1.0)
+    assert math.isfinite(evaluated.validation.loss)
+    unknown = {of: getattr(other, of).model_copy(update=nothing) for of in ("validation", "test")}
+    told = recorded_headline(Course("x", [evaluated, other.model_copy(update=unknown)]))
+    assert told.sentence.startswith("x has done 3 rounds, round 2 with a ")
+    assert told.tiles[0].about.startswith("x, in round 2")
 
 
 def test_who_is_excluded_is_counted_apart() -> None:

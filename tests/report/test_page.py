@@ -487,7 +487,7 @@ def test_who_was_left_out_is_told(chromium: Browser, page: Path) -> None:
     assert "was excluded" in chromium.text("because")
     assert "not finite" in chromium.text("causes-text")
     chromium.run("at('trust-method').value = 0; chooseMethod()")
-    assert "keeps no reasons" in chromium.text("because")
+    assert "no reasons are recorded" in chromium.text("because")
     assert chromium.text("excluded") == "No client was excluded in any round."
     assert chromium.errors() == []
 

@@ -238,5 +238,5 @@ def test_of_nobody_distrusted_it_is_said() -> None:
     made, rule = one_round(honest())
     assert round_line(made, last_verdicts([made], rule)) == "none of 6 clients is distrusted"
     made, rule = one_round(honest(), RULES["fedavg"]())
-    assert round_line(made, last_verdicts([made], rule)) == "the rule judges no client"
-    assert weight_lines(causes_of(made, rule)[0])[1] == "this rule keeps no reasons"
+    assert round_line(made, last_verdicts([made], rule)) == "nobody is judged in this round"
+    assert weight_lines(causes_of(made, rule)[0])[1] == "no reasons are recorded"

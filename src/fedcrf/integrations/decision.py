@@ -106,8 +106,12 @@ class Decision:
 
         ``clients`` are those of the known nodes.
         """
+        posterior = None if self.result is None else self.result.posterior
+        overflowed = () if posterior is None else posterior.overflowed.tolist()
+        too_long = {each.node for each in compress(self.replies, overflowed)}
         not_finite = [
-            f"Node {_name(reply.node, clients)} gets weight 0: its model is not finite"
+            f"Node {_name(reply.node, clients)} gets weight 0: its model is "
+            + ("finite, but too long to be squared" if reply.node in too_long else "not finite")
             for reply in self.not_finite
         ]
         others = [

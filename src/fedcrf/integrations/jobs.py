@@ -115,8 +115,8 @@ class JobServer(RuleServer):
     def replied(self, site: str, content: Any) -> None:
         """Keep what a site sent for the round's end; of several results of one the last counts.
 
-        One that comes after the end of its round is refused: the site has not fetched the model of
-        a round in progress.
+        It is refused of a site that is not asked in the round in progress: it came after the end
+        of its own.
         """
         with self._lock:
             asked = self._round.asked if self._round is not None else ()

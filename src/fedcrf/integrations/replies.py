@@ -322,8 +322,14 @@ def positive(metrics: Metrics, name: str) -> float:
         raise FedcrfError(f"gives no '{name}'")
     value = _as_float(metrics[name])
     if not (math.isfinite(value) and value > 0):
-        raise FedcrfError(f"gives {metrics[name]} as '{name}', which must be above 0")
+        raise FedcrfError(f"gives {quoted(metrics[name])} as '{name}', which must be above 0")
     return value
+
+
+def quoted(value: object) -> object:
+    """Return what a message quotes of a metric: of what may have millions of numbers its type."""
+    short = isinstance(value, list) and len(value) < 10 and all(isinstance(n, Real) for n in value)
+    return value if short or isinstance(value, Real | str) else f"a {type(value).__name__}"
 
 
 def partition_of(metrics: Metrics, name: str | None) -> int | None:
@@ -420,24 +426,18 @@ def average_metrics(
     finite mean is omitted, and so are those in ``without``.
     """
     weighed = [pair for pair in zip(records, weights, strict=True) if pair[1] > 0]
-    forms = Counter(
-        (name, len(value) if isinstance(value, list) else None)
-        for record, _ in weighed
-        for name, value in record.items()
-        if name not in without
-    )
+    given: dict[Any, list[tuple[list[Any], float]]] = {}
+    for record, weight in weighed:
+        for name, value in record.items():
+            if name not in without:
+                values, length = (value, len(value)) if isinstance(value, list) else ([value], None)
+                given.setdefault((name, length), []).append((values, weight))
     averaged: dict[str, Any] = {}
-    for (name, length), count in forms.items():
-        if 2 * count <= len(weighed):
+    for (name, length), pairs in given.items():
+        if 2 * len(pairs) <= len(weighed):
             continue
-        given = [
-            (value if isinstance(value, list) else [value], weight)
-            for record, weight in weighed
-            if (value := record.get(name)) is not None
-            and (len(value) if isinstance(value, list) else None) == length
-        ]
-        columns = zip(*(values for values, _ in given), strict=True)
-        means = [mean_of(column, [weight for _, weight in given]) for column in columns]
+        columns = zip(*(values for values, _ in pairs), strict=True)
+        means = [mean_of(column, [weight for _, weight in pairs]) for column in columns]
         if all(map(math.isfinite, means)):
             averaged[name] = means[0] if length is None else means
     return averaged

@@ -259,12 +259,12 @@ class Verdict(NamedTuple):
     Attributes:
         kind: ``unjudged`` where the rule keeps no reasons, or trusted nobody; ``weightless`` where
             it does not weigh clients.
-        since: The first round of all those up to this one in which the client took part with this
-            verdict; a client that is distrusted may have been excluded meanwhile.
+        since: The first of the client's rounds in a row with this verdict. A round in which it is
+            excluded does not end its distrust.
         reason: The cause that spoke most against it in these rounds; None where none did, or where
             it is not known.
-        earlier: Where that is what is remembered, the last cause on record that it may come from,
-            and the round.
+        earlier: Where that is the remembered trust, the last other cause on record, from which it
+            may come, and its round.
     """
 
     kind: Kind

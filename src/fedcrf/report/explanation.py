@@ -246,7 +246,7 @@ def round_line(record: RoundRecord, verdicts: Sequence[Verdict]) -> str:
     )
     count, out = len(record.clients), excluded_since(excluded, MOST_SENTENCES)
     if not distrusted and not any(each.kind in ("trusted", "doubted") for each in verdicts):
-        return "; ".join(["the rule judges no client", *out])
+        return "; ".join(["nobody is judged in this round", *out])
     if not distrusted:
         return "; ".join([f"none of {count} clients is distrusted", *out])
     are, named = "is" if len(distrusted) == 1 else "are", since_when(distrusted, MOST_SENTENCES)

@@ -109,23 +109,26 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
     rounds = "one round" if last.round == 1 else f"{last.round} rounds"
     tiles, said = [], [f"{title} has done {rounds}"]
     beside_fedavg: Tile | None = None
-    if (measured := _first_measured(last)) is not None:
-        of, what = measured
-        value = getattr(getattr(last, of), what)
+    evaluated = ((each, _first_measured(each)) for each in reversed(run.records))
+    latest = next(((each, what) for each, what in evaluated if what is not None), None)
+    if latest is not None:
+        record, (of, what) = latest
+        value = getattr(getattr(record, of), what)
         form = ".3f" if what == ACCURACY else ".4g"
-        about = [f"{title}, in round {last.round}"]
-        others = (last.metrics or {}).get(of, {})
+        about = [f"{title}, in round {record.round}"]
+        others = (record.metrics or {}).get(of, {})
         about += [
             f"{other} {number:.4g}" for other, number in others.items() if math.isfinite(number)
         ]
-        same_round = [getattr(each, of) for each in fedavg if each.round == last.round]
+        same_round = [getattr(each, of) for each in fedavg if each.round == record.round]
         for fedavgs in filter(math.isfinite, (getattr(each, what) for each in same_round)):
             about.append(f"FedAvg {fedavgs:{form}}")
             more = value - fedavgs
             text = f"{100 * more:+.1f} points" if what == ACCURACY else f"{more:+.4g}"
             beside_fedavg = Tile("Beside FedAvg", text, f"of {of} {what}; one seed")
         tiles.append(Tile(f"{of.capitalize()} {what}", f"{value:{form}}", "; ".join(about)))
-        said[0] += f", the last with a {of} {what} of {value:{form}}"
+        which = "the last" if record is last else f"round {record.round}"
+        said[0] += f", {which} with a {of} {what} of {value:{form}}"
     distrusted = distrusted_clients(run)
     if distrusted is not None:
         tile, who = distrusted

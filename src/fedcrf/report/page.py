@@ -29,7 +29,7 @@ from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import UNDER_ATTACK, Table, comparison_table, mean_curve
 from fedcrf.experiments.provenance import Provenance
 from fedcrf.experiments.recorded import RecordedRun, evaluated, recorded_table
-from fedcrf.experiments.results import RunResults, all_runs, read_results
+from fedcrf.experiments.results import RunResults, read_results, runs_in
 from fedcrf.experiments.settings import method_title
 from fedcrf.experiments.store import CellResult, Course, PartitionRecord, Store, described
 from fedcrf.files import write_text
@@ -281,7 +281,8 @@ def _find(folders: Sequence[Path]) -> list[tuple[str, Store | RecordedRun]]:
     """Return the runs in some folders, each under a name of its own."""
     found: list[tuple[str, Store | RecordedRun]] = []
     for folder, name in zip(folders, _names(folders), strict=True):
-        runs = all_runs(folder)
+        recorded, stores = runs_in(folder)
+        runs: dict[str, Store | RecordedRun] = {**recorded, **stores}
         for own_name, run in runs.items():
             within = own_name if len(folders) == 1 else f"{name}/{own_name}"
             below = isinstance(run, Store) and run.path.parent == folder
@@ -369,7 +370,8 @@ def _drawn(
             each.cell.name for each in begun if each not in shown and isinstance(each, CellResult)
         )
         of_cells = f" for {names}" if (names := ", ".join(left_out)) else ""
-        said = "the page would be too large; name fewer runs"
+        less = "name fewer runs" if len(courses) > 1 else "ask fedcrf explain for one round"
+        said = f"the page would be too large; {less}"
         notices.append(f"who was trusted is left out{of_cells}: {said}")
     rounds = [record for seeds in records.values() for each in seeds for record in each]
     measured = {}

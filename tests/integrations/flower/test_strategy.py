@@ -194,6 +194,7 @@ BAD: Mapping[str, tuple[Callable[[], Message], str]] = {
     "count not a number": (lambda: reply(3, num_examples=np.nan), "gives nan as"),
     "endless count": (lambda: reply(3, num_examples=np.inf), "gives inf as"),
     "counts": (lambda: reply(3, num_examples=[3, 4]), r"gives \[3, 4\] as"),
+    "many counts": (lambda: reply(3, num_examples=[3] * 1000), "gives a list as 'num-examples'"),
     "no arrays": (
         lambda: message(3, RecordDict({"metrics": MetricRecord({"num-examples": 1})})),
         "sent 0 array records instead of one",

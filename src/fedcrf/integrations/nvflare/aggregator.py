@@ -20,7 +20,7 @@ from nvflare.app_common.utils.fl_model_utils import FLModelUtils
 
 from fedcrf.errors import FedcrfError
 from fedcrf.integrations.jobs import Job, JobServer
-from fedcrf.integrations.replies import Metrics, changed, in_form_of_sent, state_of
+from fedcrf.integrations.replies import Metrics, changed, in_form_of_sent, quoted, state_of
 from fedcrf.rules import State
 
 LOGGER = logging.getLogger(__name__)
@@ -181,7 +181,8 @@ class SiteReply:
         numbers = {name: value for name, value in given.items() if isinstance(value, Real)}
         count = meta.get(self.weighted_by, numbers.get(self.weighted_by))
         if not isinstance(count, Real):
-            why = "no" if count is None else f"{count!r}, which is no number, as"
+            said = repr(count) if isinstance(count, str) else quoted(count)
+            why = "no" if count is None else f"{said}, which is no number, as"
             raise FedcrfError(
                 f"gives {why} '{self.weighted_by}': let it send FLModel(params=..., "
                 f"meta={{'{self.weighted_by}': its count of examples}})"

@@ -20,7 +20,9 @@ const plain = (text) =>
 const palette = () => COLOURS[dark.matches ? "dark" : "light"];
 const known = (value) => value !== null && value !== undefined;
 const sum = (values) => values.reduce((total, value) => total + value, 0);
-// Not Math.max(...values), which a hundred thousand numbers are too many for.
+const isAlone = (value, i, all) => known(value) && !known(all[i - 1]) && !known(all[i + 1]);
+const lineMode = (values) => (values.some(isAlone) ? "lines+markers" : "lines"); // one is no line
+// Not Math.max(...values): a call does not take a hundred thousand arguments.
 const largest = (values, least) => values.reduce((top, value) => Math.max(top, value), least);
 const smallest = (values) => values.reduce((low, value) => Math.min(low, value), Infinity);
 

@@ -102,7 +102,7 @@ function memory(cell, place, client) {
     x: rounds,
     y,
     name,
-    mode: "lines",
+    mode: y.filter(known).length < 2 ? "markers" : "lines",
     connectgaps: true,
     hovertemplate: `${name}: %{y:.2f}<extra></extra>`,
     ...style,

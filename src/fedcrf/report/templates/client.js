@@ -9,10 +9,11 @@ function effects(round, i, client) {
 }
 
 function whyNoCauses(round, i, client) {
+  if (client === undefined) return NOBODY;
   if (i < 0) return `Client ${client} took no part in round ${round.round}.`;
-  if (!round.causes) return "This rule keeps no reasons: only the CRF infers reliabilities.";
+  if (!round.causes) return "No reasons are recorded for this round: the CRF's rules alone give some.";
   return round.excluded.includes(client)
-    ? "Its update is not finite: there is nothing to compare."
+    ? "Its update is excluded: there is nothing to compare."
     : "What each cause made of the weight is not known.";
 }
 
@@ -119,8 +120,8 @@ function factors(causes, i, client) {
     .filter((name) => name !== "clip")
     .reduce((all, name) => all * causes.factors[name][i], 1);
   const summary =
-    `All but the clipping together: × ${factorText(product)} of what its examples earn where ` +
-    "nothing else is known" +
+    `All factors but the clipping multiply to × ${factorText(product)} of the weight that its ` +
+    "examples alone would earn" +
     (known(causes.values.clip?.[i])
       ? `; its update counts ${text(causes.values.clip[i], 2)} of its length.`
       : ".") +
@@ -132,17 +133,19 @@ function factors(causes, i, client) {
 
 function course(cell, place, client) {
   const rounds = cell.rounds.map((round) => round.round);
-  const absent = cell.rounds.some((round) => !round.clients.includes(client));
-  const line = (name, value, color, dash, yaxis = "y") => ({
-    x: rounds,
-    y: overRounds(cell, client, value),
-    name,
-    mode: absent ? "lines+markers" : "lines", // a round between two others is no line
-    marker: { color, size: 5 },
-    line: { color, dash, width: 2 },
-    yaxis,
-    hovertemplate: `${name} %{y:.3f}<extra></extra>`,
-  });
+  const line = (name, value, color, dash, yaxis = "y") => {
+    const y = overRounds(cell, client, value);
+    return {
+      x: rounds,
+      y,
+      name,
+      mode: lineMode(y),
+      marker: { color, size: 5 },
+      line: { color, dash, width: 2 },
+      yaxis,
+      hovertemplate: `${name} %{y:.3f}<extra></extra>`,
+    };
+  };
   const [blue, orange, green] = palette();
   const traces = [
     line("weight", (round, i) => round.weight[i], blue, "solid"),
@@ -178,6 +181,8 @@ function course(cell, place, client) {
   const got = traces[0].y.filter(known);
   const summary = got.length
     ? `Client ${client}'s weight lies between ${text(Math.min(...got), 3)} and ${text(Math.max(...got), 3)}.`
-    : `Client ${client} has no weight of its own.`;
+    : client === undefined
+      ? NOBODY
+      : `Client ${client} has no weight of its own.`;
   draw("course", traces, layout, summary);
 }

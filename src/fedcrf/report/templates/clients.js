@@ -32,8 +32,8 @@ function graph(round, chosen) {
   const { causes } = round;
   const m = round.clients.length;
   if (!causes?.affinities || m < 2) {
-    const large = "The affinities are not recorded for a round of so many clients.";
-    clear("graph", m < 2 ? "A single client has no neighbours." : large);
+    const of = causes ? "a round of so many clients" : "this round";
+    clear("graph", m < 2 ? "A single client has no neighbours." : `No affinities are recorded for ${of}.`);
     at("neighbours").replaceChildren();
     return;
   }

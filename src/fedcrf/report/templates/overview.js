@@ -102,8 +102,8 @@ function dashesOf(what, wanted) {
 // is measured lies within the bounds, so the band ends there. A method has one entry in the legend.
 function curveTraces({ curve, place, dash, label, first, banded }, { bounds: [least, most], hover }) {
   const paint = palette()[place % palette().length];
-  const common = { x: curve.rounds, mode: "lines", legendgroup: curve.name };
-  const band = { ...common, line: { width: 0 }, hoverinfo: "skip", showlegend: false };
+  const common = { x: curve.rounds, legendgroup: curve.name };
+  const band = { ...common, mode: "lines", line: { width: 0 }, hoverinfo: "skip", showlegend: false };
   const edge = (sign) =>
     curve.mean.map((mean, i) =>
       known(mean) && known(curve.sd[i])
@@ -117,6 +117,7 @@ function curveTraces({ curve, place, dash, label, first, banded }, { bounds: [le
   const mean = {
     ...common,
     y: curve.mean,
+    mode: lineMode(curve.mean),
     name: plain(curve.name),
     showlegend: first,
     line: { color: paint, width: 2, dash },

@@ -1,6 +1,7 @@
 // Who was trusted, and why: what is chosen, and the sentence about it.
 
 let OPENING; // from `prepare` on
+const NOBODY = "No client took part in any round.";
 
 // What the page opens on: where most attackers are distrusted, or else most clients, the one of
 // them with the lowest multiple in the last round in which it is distrusted. Where nobody is, the
@@ -86,10 +87,17 @@ const clientsOf = (cell) =>
 const chosenClient = (cell) =>
   clientsOf(cell).find((each) => String(each) === chosenName(at("client")));
 
+// Where each client of a round is in its lists; made once, since there may be thousands.
+const placesOf = new WeakMap();
+function placeIn(round, client) {
+  if (!placesOf.has(round)) placesOf.set(round, new Map(round.clients.map((each, i) => [each, i])));
+  return placesOf.get(round).get(client) ?? -1;
+}
+
 // What is known of a client in every round; null where it took no part.
 const overRounds = (cell, client, value) =>
   cell.rounds.map((round) => {
-    const i = round.clients.indexOf(client);
+    const i = placeIn(round, client);
     return i < 0 ? null : (value(round, i) ?? null);
   });
 
@@ -99,12 +107,9 @@ function multiple(round, i) {
   return known(weight) && base > 0 ? weight / base : null;
 }
 
-// The geometric mean; the plain one where a multiple is 0, which has no logarithm.
 function meanMultiple(cell, client) {
   const all = overRounds(cell, client, multiple).filter(known);
-  if (!all.length) return null;
-  if (all.includes(0)) return sum(all) / all.length;
-  return 2 ** (sum(all.map(Math.log2)) / all.length);
+  return all.length ? sum(all) / all.length : null;
 }
 
 function leastTrusted(cell, clients) {

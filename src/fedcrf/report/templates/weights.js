@@ -176,6 +176,7 @@ function weightSummary(cell, clients) {
     .map((client) => [client, meanMultiple(cell, client)])
     .filter(([, mean]) => known(mean))
     .sort((a, b) => a[1] - b[1]);
+  if (!clients.length) return NOBODY;
   if (!means.length) return "This rule gives no client a weight of its own.";
   const [least, most] = [means[0], means.at(-1)];
   if (means.length < 2)
