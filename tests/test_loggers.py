@@ -280,12 +280,15 @@ def test_the_identity_is_the_cells(tmp_path: Path) -> None:
         (["tensorbord"], "unknown logger 'tensorbord': did you mean 'tensorboard'"),
         (["no_such_tool"], "pip install 'no-such-tool'"),
         (["math:pi"], "logger 'math:pi' is no logger: give a class with log and finish"),
+        (["unnamed"], "logger 'unnamed': its package is 5: give its name"),
         (["pathlib:Path"], "logger 'pathlib:Path' is no logger: give a class with log and finish"),
     ],
 )
 def test_a_tool_that_is_not_there_is_named(
     names: list[str], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedcrf.loggers.LOGGERS", {**LOGGERS, "no_such_tool": WithoutItsTool})
+    unnamed = type("Unnamed", (Failing,), {"package": 5})
+    known = {**LOGGERS, "no_such_tool": WithoutItsTool, "unnamed": unnamed}
+    monkeypatch.setattr("fedcrf.loggers.LOGGERS", known)
     with pytest.raises(FedcrfError, match=message):
         find_loggers(names)

@@ -24,12 +24,11 @@ from fedcrf.experiments.grid import (
     CellFinished,
     CellStarted,
     Event,
-    PartitionMade,
     RoundFinished,
 )
 from fedcrf.experiments.settings import flat
 from fedcrf.experiments.spec import CellSpec
-from fedcrf.experiments.store import CellSummary, described
+from fedcrf.experiments.store import CellSummary, PartitionRecord, described
 from fedcrf.extensions import find
 from fedcrf.extras import check_installed
 from fedcrf.files import write_text
@@ -260,7 +259,7 @@ class LoggingObserver:
 
     def __call__(self, event: Event) -> None:
         """Log one event; a cell's loggers begin and end with it."""
-        if isinstance(event, PartitionMade):
+        if isinstance(event, PartitionRecord):
             return
         cell, folder = event.cell, event.folder
         for name in list(self._makers):
@@ -295,5 +294,7 @@ def find_loggers(names: Sequence[str]) -> dict[str, MakeLogger]:
             raise FedcrfError(f"logger '{name}' is no logger: give a class with log and finish")
         package = getattr(maker, "package", None)
         if package is not None:
+            if not (isinstance(package, str) and package):
+                raise FedcrfError(f"logger '{name}': its package is {package!r}: give its name")
             check_installed(package, f"--log {name}: ")
     return makers

@@ -29,7 +29,6 @@ from fedcrf.experiments.grid import (
     CellStarted,
     Event,
     Job,
-    PartitionMade,
     RoundFinished,
     Workplace,
     executor_at,
@@ -37,7 +36,7 @@ from fedcrf.experiments.grid import (
 )
 from fedcrf.experiments.results import read_results, table
 from fedcrf.experiments.spec import RunSpec, resolve
-from fedcrf.experiments.store import Store
+from fedcrf.experiments.store import PartitionRecord, Store
 from fedcrf.loggers import result_values, round_values
 from fedcrf.simulation.rounds import Simulation
 from integration.command_line import environment
@@ -66,8 +65,8 @@ def test_what_the_observer_is_told(tmp_path: Path) -> None:
     assert failed == []
     kinds = [type(event) for event in log.events]
     cell = [CellStarted, *[RoundFinished] * 3, CellFinished]
-    assert kinds == [PartitionMade, *cell, *cell]
-    assert log.of(PartitionMade)[0].partition.seed == 3
+    assert kinds == [PartitionRecord, *cell, *cell]
+    assert log.of(PartitionRecord)[0].seed == 3
     assert [event.rounds_done for event in log.of(CellStarted)] == [0, 0]
 
 
@@ -360,7 +359,7 @@ def test_an_executor_s_workers_come_to_the_same(
         assert run_grids([(small_spec(), Store(tmp_path))], place, log) == []
     assert results(tmp_path) == results(finished_once)
     cell = [CellStarted, *[RoundFinished] * 3, CellFinished]
-    assert [type(event) for event in log.events] == [*[PartitionMade] * 2, *cell * 4]
+    assert [type(event) for event in log.events] == [*[PartitionRecord] * 2, *cell * 4]
     assert not list(tmp_path.glob("cells/*/checkpoint.pt"))
 
 

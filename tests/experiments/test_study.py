@@ -62,6 +62,14 @@ def test_a_path_on_an_axis_leads_out_of_no_folder() -> None:
     assert all(folder.name.startswith("name=") for folder in folders)
 
 
+def test_two_values_of_one_folder_are_refused(tmp_path: Path) -> None:
+    sweep = Study(({"methods": ["fedavg"]},), (parse_axis('data.label_column="a/b","a-b"'),))
+    with pytest.raises(
+        FedcrfError, match="two values of --over make one folder, 'label_column=a-b'"
+    ):
+        sweep.runs(tmp_path)
+
+
 def test_settings_of_one_name_have_columns_and_folders_of_their_own(tmp_path: Path) -> None:
     axes = (parse_axis("training.learning_rate=0.1"), parse_axis("server.learning_rate=1.0"))
     sweep = Study(({**SMALL, "methods": ["fedavg+adam"]},), axes)

@@ -414,17 +414,14 @@ def show(
     ] = False,
 ) -> None:
     """Show the tables of finished or running runs; of a suite, how many cells it has."""
-    from fedcrf.experiments.recorded import RecordedRun
-    from fedcrf.experiments.results import all_runs, suite_notices
+    from fedcrf.experiments.results import runs_in, suite_notices
     from fedcrf.experiments.store import Store
 
     if markdown and latex:
         raise FedcrfError("--markdown and --latex: give one of them")
     form: TableForm = "markdown" if markdown else "latex" if latex else "terminal"
     sound, store = True, Store(folder)
-    runs = all_runs(folder)
-    recorded = {name: run for name, run in runs.items() if isinstance(run, RecordedRun)}
-    others = {name: run for name, run in runs.items() if isinstance(run, Store)}
+    recorded, others = runs_in(folder)
     if recorded:
         sound = _show_recorded(folder, recorded, form, figures=figures)
     if store.is_suite and not recorded:

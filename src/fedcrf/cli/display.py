@@ -25,7 +25,6 @@ from fedcrf.experiments.grid import (
     CellStarted,
     Event,
     Observer,
-    PartitionMade,
     RoundFinished,
     Runs,
 )
@@ -96,9 +95,9 @@ class RunDisplay:
         """Show one event; before the first one, where the results go."""
         while self._folders and not self._brief:
             self._say(f"results: {self._folders.pop(0)}")
-        if isinstance(event, PartitionMade):
+        if isinstance(event, PartitionRecord):
             if not self._brief:
-                for line in holdings_notices(event.partition):
+                for line in holdings_notices(event):
                     self._say(line)
         else:
             self._show(event)

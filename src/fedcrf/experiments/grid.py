@@ -27,7 +27,7 @@ import torch
 
 from fedcrf.attacks import DataAttack
 from fedcrf.data import ImageDataset, PartitionSettings, load_dataset
-from fedcrf.errors import FedcrfError, in_a_line, of_file, own_line
+from fedcrf.errors import FedcrfError, failing, in_a_line, of_file, own_line
 from fedcrf.experiments.provenance import FIRST, provenance
 from fedcrf.experiments.settings import DataSettings
 from fedcrf.experiments.spec import CellKey, CellSpec, RunSpec
@@ -144,13 +144,6 @@ def executor_at(place: str) -> Executor:
 
 
 @dataclass(frozen=True)
-class PartitionMade:
-    """The clients of a seed have their examples."""
-
-    partition: PartitionRecord
-
-
-@dataclass(frozen=True)
 class CellStarted:
     """A cell begins, or goes on after ``rounds_done`` rounds."""
 
@@ -187,7 +180,7 @@ class CellFailed:
 
 
 CellEvent = CellStarted | RoundFinished | CellFinished | CellFailed
-Event = PartitionMade | CellEvent
+Event = PartitionRecord | CellEvent  # the former where the clients of a seed have their examples
 Observer = Callable[[Event], None]
 CellObserver = Callable[[CellEvent], None]
 
@@ -285,7 +278,8 @@ def _check(spec: RunSpec, store: Store, dataset: ImageDataset) -> None:
     network = made_by(spec.model.build, f"model {spec.model_name}", *form)
     check_outputs(spec.model_name, network, *form)
     if spec.threat is not None and isinstance(spec.threat.attack, DataAttack):
-        spec.threat.attack.check_data(*form)
+        with failing(f"attack {type(spec.threat.attack).__name__} failed ({{}})"):
+            spec.threat.attack.check_data(*form)
     if any(isinstance(cell.rule, ByzFLRule) for cell in spec.cells()):
         check_installed("byzfl")
 
@@ -297,7 +291,7 @@ def _claim(
     store.write(store.check(spec))
     for each in made:
         store.write_partition(each)
-        observer(PartitionMade(each))
+        observer(each)
     pending = []
     for cell in spec.cells():
         job = Job(cell, store.cell(cell), made[0].fingerprint, store.path)

@@ -24,11 +24,10 @@ from itertools import count
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedcrf.checks import current_names
 from fedcrf.errors import FedcrfError
 from fedcrf.experiments.analysis.tables import NO_NUMBER, Table
 from fedcrf.experiments.provenance import Provenance
-from fedcrf.experiments.settings import build, without_gone
+from fedcrf.experiments.settings import build
 from fedcrf.experiments.store import ROUNDS, Course, line_of, read_lines, read_record, undamaged
 from fedcrf.files import MENDS, append_line, atomic_write, whole_lines, write_text
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, byzfl_rule
@@ -160,7 +159,7 @@ class RecordedRun:
         """Return what the run was."""
         path, wrong = self.path / DESCRIPTION, "does not describe a recorded run"
         if (found := read_record(Description, path, wrong)) is None:
-            raise FedcrfError(f"{path} {wrong}")
+            raise FedcrfError(f"{path} {wrong}: put it back as it was, or name another folder")
         return found
 
     def sound_records(self) -> tuple[list[RoundRecord], str | None]:
@@ -230,11 +229,8 @@ def _rule(name: str, settings: Mapping[str, Any]) -> Rule:
         rule = _rule(before, settings["rule"])
         optimizer = build(_by_class(SERVER_OPTIMIZERS)[last], settings["optimizer"], last)
         return Optimized(rule, optimizer, tuple(settings["buffers"]))
-    if not isinstance(settings, Mapping):
-        raise TypeError(f"{name} has settings {settings!r}, which are not by name")
     kind = byzfl_rule(name) if name.startswith(PREFIX) else _by_class(RULES)[name]
-    current = current_names(settings, kind.renamed, name, notice=False)
-    return build(kind, without_gone(current, kind), name)
+    return build(kind, settings, name, stored=True)
 
 
 def _by_class(registry: Mapping[str, type[T]]) -> dict[str, type[T]]:

@@ -217,9 +217,10 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         return frame(rows, **{axis.name: None for axis in study.axes})
     if (suite := Store(folder)).is_suite:
         return suite_cells(None, suite).assign(folder=str(folder))[[*COLUMNS]]
-    if recorded := recorded_runs(folder):
+    recorded, stores = runs_in(folder)
+    if recorded:
         return frame(recorded_rows(recorded))
-    runs = [(store, read_results(store)) for store in stores_in(folder).values()]
+    runs = [(store, read_results(store)) for store in stores.values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
     varied = [
         key
@@ -236,23 +237,18 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     return frame(found, **dict.fromkeys(varied))
 
 
-def stores_in(folder: Path) -> dict[str, Store]:
-    """Return by name the run in a folder, or else those right below, or else the folder itself."""
-    whole = Store(folder)
-    below = [] if (folder / DESCRIPTION).exists() else whole.runs_below()
-    return {store.path.name: store for store in below or [whole]}
-
-
-def all_runs(folder: Path) -> dict[str, Store | RecordedRun]:
+def runs_in(folder: Path) -> tuple[dict[str, RecordedRun], dict[str, Store]]:
     """Return by name the recorded runs in a folder, and the others as deep in it.
 
-    Without recorded ones they are those of `stores_in`.
+    Without recorded ones, the others are the run in the folder, or those right below it, or the
+    folder itself.
     """
-    recorded = recorded_runs(folder)
-    if not recorded:
-        return {**stores_in(folder)}
-    others = {name: Store(path) for name, path in runs_within(folder, DESCRIPTION).items()}
-    return {**recorded, **others}
+    if recorded := recorded_runs(folder):
+        others = runs_within(folder, DESCRIPTION).items()
+        return recorded, {name: Store(path) for name, path in others}
+    whole = Store(folder)
+    below = [] if (folder / DESCRIPTION).exists() else whole.runs_below()
+    return {}, {store.path.name: store for store in below or [whole]}
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
@@ -287,6 +283,12 @@ def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[d
                 elif not summary.attackers:  # else packed rounds do not say it
                     row["everyone_accuracy"] = reported.test.accuracy
         yield {**row, **at}
+
+
+def suite_cells(suite: Suite | None, store: Store) -> pd.DataFrame:
+    """Return the table of a suite's finished cells in a folder; see `score_table`."""
+    scores = store.scores()
+    return score_table(scores, store.descriptions(scores), suite)
 
 
 def score_table(
@@ -351,12 +353,6 @@ def _not_of(suite: Suite, score: Score, cell: CellSpec | FedcrfError) -> str:
     found = differences(wanted.describe(), own.describe())
     said = "; ".join(f"{key} is {theirs}, not {ours}" for key, ours, theirs in found)
     return f" of other settings ({said})"
-
-
-def suite_cells(suite: Suite | None, store: Store) -> pd.DataFrame:
-    """Return the table of a suite's finished cells in a folder; see `score_table`."""
-    scores = store.scores()
-    return score_table(scores, store.descriptions(scores), suite)
 
 
 def keys_of(cells: pd.DataFrame) -> set[CellKey]:

@@ -19,7 +19,7 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_json
 
-from fedcrf.checks import Count, NotNegative, Settings, check_not_gone, whole
+from fedcrf.checks import Count, NotNegative, Settings, check_not_gone, current_names, whole
 from fedcrf.errors import FedcrfError, cut, failing, unknown_name
 from fedcrf.extensions import installed, is_outside, short_name
 from fedcrf.objectives import OBJECTIVES
@@ -91,22 +91,26 @@ def find_server_optimizer(name: str) -> type[ServerOptimizer]:
     return SERVER_OPTIMIZERS[name]
 
 
-def build(kind: type[T], options: Options, where: str) -> T:
+def build(kind: type[T], options: Options, where: str, *, stored: bool = False) -> T:
     """Return a settings dataclass of plain values by name, as TOML and JSON have them.
 
-    ``where`` is the section that they stand in, as errors call it; empty of a whole file.
+    ``where`` is the section that they stand in, as errors call it; empty of a whole file. Earlier
+    names are accepted; of ``stored`` settings those that the class has no more are left out.
     """
     within, prefix = (f" in [{where}]", f"{where}.") if where else ("", "")
     if not isinstance(options, Mapping):
         raise FedcrfError(f"{where} is a section: write [{where}] and its settings below")
     known = [field.name for field in dataclasses.fields(kind) if field.init]  # type: ignore[arg-type]
+    options = current_names(options, getattr(kind, "renamed", {}), where, notice=not stored)
+    if stored:
+        options = without_gone(options, kind)
     unknown = [key for key in options if key not in known]
     check_not_gone(unknown, kind, prefix)
     if unknown and known:
         raise unknown_name(f"key{within}", unknown[0], known)
     if unknown:
         raise FedcrfError(f"unknown key{within} '{unknown[0]}': it has no settings")
-    built: T = convert(kind, dict(options), where)
+    built: T = convert(kind, options, where)
     return built
 
 

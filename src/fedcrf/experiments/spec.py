@@ -11,7 +11,7 @@ from fedcrf.attacks import ATTACKS, RENAMED, Attack, Schedule, Threat, find_atta
 from fedcrf.checks import current_names
 from fedcrf.data import PartitionSettings, find_partition
 from fedcrf.data.site_files import SITES, site_sizes
-from fedcrf.errors import FedcrfError, unknown_name
+from fedcrf.errors import FedcrfError, failing, unknown_name
 from fedcrf.experiments.settings import (
     DataSettings,
     Method,
@@ -28,13 +28,13 @@ from fedcrf.experiments.settings import (
     merge,
     plain,
     with_server_optimizer,
-    without_gone,
     without_name,
 )
 from fedcrf.extensions import AbsentError, is_outside, short_name, stand_in
 from fedcrf.models import MODELS, FromFactory, ModelPlan, find_model
 from fedcrf.objectives import OBJECTIVES, Objective, find_objective
 from fedcrf.rules import RULES, SERVER_OPTIMIZERS, Optimized, Rule, ServerOptimizer, find_rule
+from fedcrf.rules.base import informed_rule
 from fedcrf.simulation.engine import check_evidence
 from fedcrf.simulation.federation import check_participation
 from fedcrf.simulation.local_training import LocalTraining
@@ -223,8 +223,8 @@ class RunSpec(Setup):
         num_clients = self.num_clients
         drawn = self.rounds.clients_per_round or num_clients
         if schedule is None:
-            return rule.informed(0, drawn, seed)
-        informed = rule.informed(schedule.count_among(drawn, num_clients), drawn, seed)
+            return informed_rule(rule, 0, drawn, seed)
+        informed = informed_rule(rule, schedule.count_among(drawn, num_clients), drawn, seed)
         asks_how_many = _changed(rule, informed).keys() - {"seed"}
         exact = schedule.is_count and drawn == num_clients
         if asks_how_many and self.partition.may_leave_empty and not exact:
@@ -294,8 +294,6 @@ def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> 
         if not reading:
             raise
         found = stand_in(name, hashable(given), kind.base)
-    if reading and isinstance(given, Mapping):
-        given = without_gone(given, found)
     if found is FromFactory:
         if given:
             raise FedcrfError(
@@ -303,7 +301,15 @@ def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> 
                 "give a dataclass with a build method"
             )
         given = {"name": name}
-    built: Any = build(found, given, where)
+    try:
+        built: Any = build(found, given, where, stored=reading)
+    except FedcrfError as error:
+        if not reading or name in kind.known:
+            raise
+        raise FedcrfError(
+            f"{error} Or name it in 'renamed' or 'gone' of {name}, or take its file away to look "
+            "at the run"
+        ) from None
     if not reading and name not in kind.known:
         check_own(built, where)
     if getattr(built, "sketch_seed", 0) is None:
@@ -484,7 +490,8 @@ def _check(spec: RunSpec, reading: bool) -> None:
     for method in spec.methods:  # every name and setting is looked at before anything runs
         cell = spec.cell(method, spec.seeds[0])
         check_evidence(cell.rule.wanted_evidence)
-        cell.rule.check_clients(spec.rounds.clients_per_round or spec.num_clients)
+        with failing(f"rule {type(cell.rule).__name__} failed ({{}})"):
+            cell.rule.check_clients(spec.rounds.clients_per_round or spec.num_clients)
 
 
 def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
@@ -500,6 +507,7 @@ def check_used(settings: Iterable[Options], specs: Sequence[RunSpec]) -> None:
                 if short_name(name) not in things:
                     user = "no attack is" if section == "attacks" else "none of the methods uses"
                     keys = ", ".join(f"{section}.{name}.{key}" for key in options)
+                    keys = keys or f"{section}.{name}"
                     raise FedcrfError(f"{user} '{name}': leave {keys} out, or choose what has it")
         for key in layer.get("partition", {}):
             if all(key in each.unused for each in partitions):

@@ -47,7 +47,7 @@ from fedcrf.errors import FedcrfError, cut
 from fedcrf.experiments.provenance import Provenance, changes, numbers
 from fedcrf.experiments.settings import Options, differences, merge, read_toml, without_gone
 from fedcrf.experiments.spec import KINDS, SHARED, CellKey, CellSpec, RunSpec, cell_of, resolve
-from fedcrf.extensions import is_stand_in
+from fedcrf.extensions import is_stand_in, short_name
 from fedcrf.files import append_line, atomic_write, remove_unfinished, whole_lines, write_text
 from fedcrf.simulation.records import (
     Client,
@@ -602,7 +602,8 @@ class Store:
             check_free(self.path, DESCRIPTION, "run")
             return spec
         kept_run = self.read()
-        there = read_toml(self.path / DESCRIPTION).get("rules", {})
+        rules = read_toml(self.path / DESCRIPTION).get("rules", {})
+        there = {short_name(name): given for name, given in rules.items()}
         for name, rule in spec.things["rules"].items():
             given = there.get(name, {})
             kept = without_gone(given, type(rule))

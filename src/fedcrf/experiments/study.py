@@ -144,7 +144,15 @@ class Study:
 
     def runs(self, folder: Path) -> list[tuple[RunSpec, Store]]:
         """Return what is run, and where in a folder its results go: a run's folder a point."""
-        return [(spec, Store(folder / setting_folder(at))) for at, spec in self.points]
+        names = [setting_folder(at) for at, _ in self.points]
+        for name in names:
+            if names.count(name) > 1:
+                raise FedcrfError(
+                    f"two values of --over make one folder, '{name}': name one otherwise"
+                )
+        return [
+            (spec, Store(folder / name)) for name, (_, spec) in zip(names, self.points, strict=True)
+        ]
 
     def check_folder(self, folder: Path, tables: str, what: str) -> None:
         """Raise a `FedcrfError` unless a folder has runs of the study or its tables, or is free.

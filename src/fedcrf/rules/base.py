@@ -19,7 +19,7 @@ from fedcrf.crf import Posterior, base_weights
 from fedcrf.crf.evidence import clip_factors
 from fedcrf.crf.parts import Matrix as Matrix
 from fedcrf.crf.parts import Vector as Vector
-from fedcrf.errors import FedcrfError, in_a_line
+from fedcrf.errors import FedcrfError, failing, in_a_line
 from fedcrf.rules.state import (
     FlatState,
     Layout,
@@ -271,13 +271,7 @@ def check_result(result: object, model: State, num_reports: int, *, kept: str = 
     wrong = misfit_of(result.state, model)
     if wrong is not None:
         raise TypeError(f"its next model has {wrong}")
-    if not isinstance(result.memory, Mapping):
-        raise TypeError(f"its memory is a {type(result.memory).__name__}: keep arrays by name")
-    # Of other mappings, those of the package's rules, every array would be copied.
-    for name, each in result.memory.items() if isinstance(result.memory, dict) else ():
-        dtype = np.asarray(0.0 if is_torch_tensor(each) else each).dtype
-        if kept and not is_real(dtype) and dtype.kind not in kept:
-            raise TypeError(f"its memory '{name}' is a {type(each).__name__}: keep an array")
+    check_kept(result.memory, kept)
     for name, kinds in (("weights", "fiu"), ("base_weights", "fiu"), ("excluded", "b")):
         given = getattr(result, name)
         if not isinstance(given, np.ndarray) or given.dtype.kind not in kinds:
@@ -285,6 +279,33 @@ def check_result(result: object, model: State, num_reports: int, *, kept: str = 
             raise TypeError(f"its {name} are no array of {values}: return one")
         if given.shape != (num_reports,):
             raise ValueError(f"its {name} have shape {given.shape}: give one for each report")
+
+
+def check_kept(memory: object, kept: str = "") -> None:
+    """Raise an error unless what a rule or an attack keeps are arrays by name.
+
+    ``kept`` is as in `check_result`.
+    """
+    if not isinstance(memory, Mapping):
+        raise TypeError(f"its memory is a {type(memory).__name__}: keep arrays by name")
+    # Of other mappings, those of the package's rules, every array would be copied.
+    for name, each in memory.items() if isinstance(memory, dict) else ():
+        dtype = np.asarray(0.0 if is_torch_tensor(each) else each).dtype
+        if kept and not is_real(dtype) and dtype.kind not in kept:
+            raise TypeError(f"its memory '{name}' is a {type(each).__name__}: keep an array")
+
+
+def informed_rule(rule: Rule, attackers: int, num_clients: int, seed: int) -> Rule:
+    """Return ``rule.informed(attackers, num_clients, seed)``; whatever it raises names the rule."""
+    name = type(rule).__name__
+    with failing(f"rule {name} failed ({{}})"):
+        informed = rule.informed(attackers, num_clients, seed)
+    if not isinstance(informed, Rule):
+        raise FedcrfError(
+            f"rule {name} failed (its informed() returns a {type(informed).__name__}): return a "
+            "rule, such as self"
+        )
+    return informed
 
 
 def by_client(memory: Memory, name: str) -> dict[int, Any]:
