@@ -128,6 +128,7 @@ def test_training_has_gradients_wherever_it_is_called(around: Any) -> None:
         within = simulate(rounds=1)
     assert_same(alone, within)
     assert repr(within).startswith("<CRF-robust, 4 sites, 1 round: test loss ")
+    assert ": validation loss 0." in repr(simulate(rounds=1, test=0.0))
 
 
 def test_a_regression() -> None:
@@ -466,6 +467,38 @@ def test_text_as_whole_numbers_and_a_data_set_of_items() -> None:
     assert result.metrics["training_loss"].iloc[-1] < 0.6
 
 
+def test_items_of_a_data_set_are_read_as_arrays_are() -> None:
+    class Items(torch.utils.data.Dataset[Any]):
+        def __init__(self, inputs: Any, targets: Any) -> None:
+            self.inputs, self.targets = inputs.astype(np.float64), targets.astype(np.int32)
+
+        def __len__(self) -> int:
+            return len(self.targets)
+
+        def __getitem__(self, index: int) -> tuple[Any, Any]:
+            return self.inputs[index], self.targets[index]
+
+    held = {name: Items(*pair) for name, pair in sites().items()}
+    assert_same(simulate(rounds=2, sites=held), simulate(rounds=2))
+
+
+def test_outputs_of_all_pairs_are_of_all_examples_at_once() -> None:
+    """They have as many rows as their batch, and as many columns."""
+
+    class Pairs(nn.Linear):
+        def forward(self, inputs: Tensor) -> Tensor:
+            outputs = super().forward(inputs)
+            return outputs @ outputs.T
+
+    draw = np.random.default_rng(0)
+    held = {name: (draw.normal(size=(400, 5)), draw.normal(size=400)) for name in "abc"}
+    result = simulate(
+        model=lambda: Pairs(5, 2), sites=held, rounds=1, validation=(held["a"][0], held["a"][1]),
+        loss=lambda pairs, targets: (pairs - torch.outer(targets, targets)).square().mean(),
+    )  # fmt: skip
+    assert np.isfinite(result.metrics["validation_loss"]).all()
+
+
 def test_what_is_judged_and_what_is_averaged() -> None:
     """A site whose buffers are far off is not told by its weights, and is by its buffers."""
 
@@ -614,6 +647,7 @@ def test_what_is_asked_of_a_result_and_is_not_there_is_a_line(tmp_path: Path) ->
             "client n…th… took no part in round [0-9]*: choose from north",
         ),
         (lambda: result.model_of("z"), "unknown site 'z': choose from east"),
+        (lambda: result.model_of("n…h"), "unknown site 'n…h'"),
         (lambda: result.report(tmp_path), "is a folder: name a file in it"),
         (lambda: result.report(3), "the report's path is 3: give a path"),
         (lambda: result.report(tmp_path / "file" / "a.html"), "name another file"),
@@ -970,6 +1004,10 @@ FILES: dict[str, tuple[dict[str, str], str]] = {
         {"a": ",d,y\n0,2,0\n"},
         "a.csv: column 1 has no name: leave it out",
     ),
+    "a field too many": (
+        {"a": "c,d,y\n9,1,2,0\n"},
+        "a.csv: its rows have more fields than its header: name every column, or take",
+    ),
     "a column twice": ({"a": "c,c ,y\n1,2,0\n"}, "column 'c' is there twice: rename one, or leave"),
     "other columns": (
         {"a": f"c,d,y\n{LINE}", "b": f"c,e,y\n{LINE}"},
@@ -1130,6 +1168,13 @@ ODD_ATTACKS: dict[str, tuple[type[Attack], str, Any, str]] = {
         Attack, "forge", lambda scene: Forgery(scene.honest[:1]), r"reports of clients \[0\]: give",
     ),
     "no reports": (Attack, "forge", lambda scene: Forgery([]), r"of clients \[\]: give those of"),
+    "a memory of lists": (
+        Attack, "forge", lambda scene: Forgery(scene.own, [1]), "its memory is a list: keep array",
+    ),
+    "a memory of words": (
+        Attack, "forge", lambda scene: Forgery(scene.own, {"n": np.array(["a"])}),
+        "its memory 'n' is a ndarray: keep an array",
+    ),
     "no examples": (DataAttack, "poison", lambda x, y, *_: None, "cannot poison .TypeError"),
     "an error": (DataAttack, "poison", lambda x, y, *_: {}["k"], "cannot poison .KeyError: 'k'"),
     "labels beyond": (
@@ -1218,6 +1263,63 @@ class Kept(nn.Linear):
         self.register_buffer("kept", numbers)
 
 
+class TupleInTraining(nn.Linear):
+    """Returns a pair, but in training alone."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 2)
+
+    def forward(self, inputs: Tensor) -> Any:
+        outputs = super().forward(inputs)
+        return (outputs, outputs) if self.training else outputs
+
+
+class CopiedState(nn.Linear):
+    """Hands out copies of its tensors."""
+
+    def __init__(self) -> None:
+        super().__init__(5, 2)
+
+    def state_dict(self, *given: Any, **named: Any) -> Any:
+        return {name: each.clone() for name, each in super().state_dict(*given, **named).items()}
+
+
+@dataclass(frozen=True)
+class Hooks(FedAvg):
+    """Fails in one of what a rule may do beside aggregating."""
+
+    fails: str = ""
+
+    def _may_fail(self, hook: str) -> None:
+        if hook == self.fails:
+            {}["k"]
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Any:
+        self._may_fail("informed")
+        return self
+
+    def check_clients(self, num_clients: int) -> None:
+        self._may_fail("check_clients")
+
+    def begin(self) -> Any:
+        self._may_fail("begin")
+        return {}
+
+
+class Informed(FedAvg):
+    """Forgets to return itself."""
+
+    def informed(self, attackers: int, num_clients: int, seed: int) -> Any:
+        return None
+
+
+class Obstructed(Attack):
+    """Cannot tell whether it is possible."""
+
+    def obstacle(self, num_clients: int, attackers: int) -> Any:
+        return {}["k"]
+
+
 class Words(torch.utils.data.Dataset[Any]):
     """Items whose target is a word."""
 
@@ -1274,12 +1376,46 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
         "inputs of site 'west' are sparse, or a tensor without numbers: give a dense one",
     ),
     "a data set of words": (
-        {"sites": {"north": Words()}}, "site 'north': its data set cannot be read .*: give one"
+        {"sites": {"north": Words()}}, "targets of site 'north' are str.*, not numbers: give"
     ),
     "labels of another kind": (
         {"sites": {name: (torch.tensor(x), torch.tensor(y).int()) for name, (x, y) in
                    sites().items()}},
         "targets are int32, and .*: make them int64, as targets.long",
+    ),
+    "labels of a kind that torch barely has": (
+        {"sites": {name: (torch.tensor(x), torch.tensor(y).to(torch.uint16)) for name, (x, y) in
+                   sites().items()}},
+        "targets of site 'north' are uint16, with which torch does little: give int64",
+    ),
+    "inputs of a kind that torch barely has": (
+        {"sites": odd("north", lambda x: torch.tensor(x).to(torch.float8_e5m2))},
+        "inputs of site 'north' are float8_e5m2, with .*: give float32",
+    ),
+    "a model that fails in training": (
+        {"model": TupleInTraining},
+        r"the model fails in training \(\w+Error: .*: let it do the same as in evaluation",
+    ),
+    "a model with batch norm that fails in training": (
+        {"model": lambda: nn.Sequential(TupleInTraining(), nn.BatchNorm1d(2))},
+        r"the model \w+ \w+ .*\(\w+Error: ",
+    ),
+    "a trained tensor that is copied": (
+        {"model": CopiedState},
+        r"training changes 'weight', which the model's state_dict\(\) lacks or copies",
+    ),
+    "a rule that fails where it is informed": (
+        {"rule": Hooks("informed")}, r"rule Hooks failed \(KeyError: 'k', at test_simulate.py:\d+\)"
+    ),
+    "a rule that is informed and gone": (
+        {"rule": Informed()}, r"rule Informed failed \(its informed\(\) returns a NoneType\): ret"
+    ),
+    "a rule that fails where clients are counted": (
+        {"rule": Hooks("check_clients")}, "rule Hooks failed .KeyError: 'k'"
+    ),
+    "a rule that cannot begin": ({"rule": Hooks("begin")}, "rule Hooks failed .KeyError: 'k'"),
+    "an attack whose obstacle fails": (
+        {"attack": Obstructed(), "attackers": ["south"]}, "attack Obstructed failed .KeyError: 'k'"
     ),
     "no pair": ({"sites": {"north": 3}}, "site 'north' holds a int: give a pair"),
     "a name and its number": (

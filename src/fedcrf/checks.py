@@ -32,7 +32,7 @@ LARGEST = 1e100
 """Largest setting: squares of labels times a strength must not overflow."""
 
 MOST_TIMES = 1_000_000
-"""How often a setting may have something repeated in a round: more is a slip, and never ends."""
+"""Most repetitions in a round that a setting may ask for: more is a slip, and would never end."""
 
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 
@@ -204,7 +204,7 @@ def is_number(value: object) -> bool:
 
 
 def check_truth(name: str, value: object) -> None:
-    """Raise a `FedcrfError` unless ``value`` is a truth value: words, "no" too, would be true."""
+    """Raise a `FedcrfError` unless ``value`` is a truth value: any word, "no" too, is true."""
     if type(value).__name__ != "bool":  # NumPy's has the same name
         raise FedcrfError(f"{name} {cut(repr(value), 50)}: give True or False")
 
@@ -243,7 +243,7 @@ def check_whole(name: str, value: object, least: int, most: float = math.inf) ->
 def checked_number(name: str, value: Any, bounds: str = "") -> float:
     """Return a setting as a finite number; a `FedcrfError` where it is none.
 
-    ``bounds`` goes on with "give a number"; they are not checked.
+    ``bounds`` stands behind "give a number" in the error; it is not checked here.
     """
     # "0.5" would pass, and fail where it is multiplied; a truth value is a slip.
     if isinstance(value, str | bytes) or type(value).__name__ == "bool":

@@ -56,7 +56,7 @@ def own_line(error: BaseException) -> str:
 def failing(line: str) -> Iterator[None]:
     """Turn whatever code of others raises into a `FedcrfError`, said in place of ``{}``.
 
-    So does an attempt to end the program, which would end a run without a word.
+    `SystemExit` is turned too: it would end a run without a word.
     """
     try:
         yield

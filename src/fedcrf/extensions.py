@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import importlib
+import os
 import sys
 from collections.abc import Mapping
 from contextlib import suppress
@@ -107,7 +108,7 @@ def check_settings(what: str, name: str, found: object) -> None:
 def _undecorated(found: type) -> bool:
     """Tell whether a class has annotations of its own that are no settings, for want of @dataclass.
 
-    It counts as a dataclass, since it derives from one.
+    `is_dataclass` is true of it, since it derives from one.
     """
     own = vars(found)
     annotations = own.get("__annotations__", {}).values()
@@ -147,11 +148,11 @@ def _imported(what: str, name: str) -> Any:
         path = Path(place)
         with suppress(OSError, RuntimeError, ValueError):  # a loop, no such user, no file's name
             path = path.expanduser().resolve()
-        if not path.is_file():
+        if not os.path.isfile(path):  # False for what is too long to be a path, too
             raise AbsentError(
                 f"{what} '{name}': there is no file {place}, looked for from {here}: mend the path"
             )
-        wanted = _FILE + str(path).encode().hex()
+        wanted = _FILE + os.fsencode(path).hex()
     elif here not in sys.path:
         sys.path.append(here)  # for as long as the process runs: others are started with this path
     try:
@@ -196,7 +197,7 @@ class _Files:
     def find_spec(name: str, path: object = None, target: object = None) -> ModuleSpec | None:
         if not name.startswith(_FILE):
             return None
-        file = bytes.fromhex(name.removeprefix(_FILE)).decode()
+        file = os.fsdecode(bytes.fromhex(name.removeprefix(_FILE)))
         return spec_from_file_location(name, file, loader=_FileLoader(name, file))
 
 

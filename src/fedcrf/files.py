@@ -126,7 +126,7 @@ def append_line(path: Path, line: bytes) -> None:
 
 @contextmanager
 def naming(path: Path, stand_in: Path | None = None) -> Iterator[None]:
-    """Let an error of writing name the file, not what stands in for it, and what helps."""
+    """Let an error of writing name the file, not the unfinished one beside it, and what helps."""
     try:
         yield
     except OSError as error:

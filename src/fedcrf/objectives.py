@@ -145,7 +145,11 @@ class Task:
     def shared_tensors(self, network: nn.Module) -> dict[str, Tensor]:
         """Return the tensors that clients send, by name in the network's order."""
         state, shared = network.state_dict(), self.shared
-        return {name: each for name, each in state.items() if shared is None or name in shared}
+        return {
+            name: each
+            for name, each in state.items()
+            if isinstance(each, Tensor) and (shared is None or name in shared)
+        }
 
     def personal_tensors(self, network: nn.Module) -> dict[str, Tensor]:
         """Return the tensors that a client keeps, by name in the network's order."""

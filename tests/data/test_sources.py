@@ -617,6 +617,59 @@ def test_a_second_start_imports_no_library_for_reading(
     assert result.stdout.split() == [dataset.fingerprint, str(total)]
 
 
+OWN = """
+import numpy as np
+from fedcrf.data import ImageDataset, LabelledImages
+
+LABELS = np.array([0, 1, 0])
+
+
+def sizes():
+    return [np.zeros((8, 8), int), np.zeros((4, 4), int), np.zeros((8, 8), int)], LABELS
+
+
+def no_pixels():
+    return np.zeros((3, 8, 0), int), LABELS
+
+
+def made(images, labels=LABELS):
+    return ImageDataset("mine", LabelledImages(images, labels), None, ("a", "b"))
+
+
+def good():
+    return made(np.zeros((3, 1, 8, 8), np.uint8))
+
+
+def flat():
+    return made(np.zeros((3, 8, 8), np.uint8))
+
+
+def infinite():
+    return made(np.full((3, 1, 8, 8), np.inf, np.float32))
+
+
+def beyond():
+    return made(np.zeros((3, 1, 8, 8), np.uint8), np.array([0, 1, 2]))
+"""
+
+
+@pytest.mark.parametrize(
+    ("thing", "said"),
+    [
+        ("sizes", "makes no arrays .ValueError"),
+        ("no_pixels", r"makes images of shape \(3, 8, 0\)"),
+        ("flat", r"has images of shape \(3, 8, 8\), uint8, .* give \(n, C, H, W\) uint8"),
+        ("infinite", r"has images of shape \(3, 1, 8, 8\), float32, .* or finite float32"),
+        ("beyond", r"has .* labels of shape \(3,\), int64: give .* whole numbers from 0 to 1$"),
+    ],
+)
+def test_what_is_wrong_with_a_data_set_of_ones_own(thing: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(OWN, encoding="utf-8")
+    assert load_dataset(f"{tmp_path}/mine.py:good").image_shape == (1, 8, 8)
+    with pytest.raises(FedcrfError, match=f"data set .*mine.py:{thing}' {said}"):
+        load_dataset(f"{tmp_path}/mine.py:{thing}")
+
+
 def test_labels_of_a_function_that_are_no_numbers_of_classes(tmp_path: Path) -> None:
     (tmp_path / "mine.py").write_text(
         "import numpy as np\n\n\ndef huge():\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -33,6 +34,18 @@ from fedcrf.simulation.rounds import RunState, Simulation, load_checkpoint, save
 
 SHAPE = (1, 4, 4)
 CLASSES = 3
+
+
+@dataclass(frozen=True)
+class TiedPlan:
+    """A perceptron that has one layer twice."""
+
+    def build(self, image_shape: Any, num_classes: int) -> nn.Module:
+        size = math.prod(image_shape)
+        layer = nn.Linear(size, size)
+        return nn.Sequential(
+            nn.Flatten(), layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(size, num_classes)
+        )
 
 
 def examples(count: int, seed: int, shape: tuple[int, ...] = SHAPE) -> Examples:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,33 @@ def test_round_trip(tmp_path: Path) -> None:
     assert same_state(after.model, before.model)
     assert same_state(after.best_model, before.best_model)
     assert not same_state(after.model, after.best_model)
+
+
+def test_arrays_that_torch_cannot_read_where_they_are(tmp_path: Path) -> None:
+    fixed = np.arange(3.0)
+    fixed.flags.writeable = False
+    memory = {
+        "backwards": np.arange(6.0).reshape(2, 3)[::-1, ::-1],
+        "the other end first": np.arange(3, dtype=">f8"),
+        "read-only": fixed,
+        "one": np.array(2.0, dtype=">f4"),
+    }
+    save_checkpoint(tmp_path / "c", replace(state(), memory=memory))
+    after = load_checkpoint(tmp_path / "c").memory
+    for name, array in memory.items():
+        assert np.array_equal(after[name], array), name
+        assert after[name].shape == array.shape
+
+
+def test_a_checkpoint_of_a_later_version_is_named(tmp_path: Path) -> None:
+    content = io.BytesIO()
+    save_checkpoint(tmp_path / "c", state())
+    saved = torch.load(io.BytesIO((tmp_path / "c").read_bytes()), weights_only=True)
+    torch.save({**saved, "momentum": 1.0}, content)
+    with atomic_write(tmp_path / "c") as file:
+        file.write(content.getvalue() + _digest(content.getvalue()))
+    with pytest.raises(FedcrfError, match="has 'momentum', as of a later version: use the version"):
+        load_checkpoint(tmp_path / "c")
 
 
 def test_a_start_s_infinite_losses_come_back(tmp_path: Path) -> None:

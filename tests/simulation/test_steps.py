@@ -31,6 +31,7 @@ from simulation.small import (
     BatchNormPlan,
     DropoutPlan,
     PartlyUsedPlan,
+    TiedPlan,
     assert_resumes,
     federation,
     run,
@@ -176,6 +177,17 @@ def test_the_server_s_decay_is_of_the_tensors_that_it_has() -> None:
         expected = without.model[name] - 0.1 * 0.01 * array
         assert_allclose(after.model[name], expected, rtol=1e-5, atol=1e-7)
     assert same_state(after.personal, without.personal)
+
+
+def test_the_server_s_decay_is_of_a_tied_tensor_by_each_of_its_names() -> None:
+    whole = simulation(model=TiedPlan(), training=STEPS["ByzFL"], max_rounds=2)
+    (first, second), _ = run(whole)
+    plain = replace(whole, training=replace(STEPS["ByzFL"], weight_decay=None), max_rounds=1)
+    (without,), before = run(plain)[0], whole.start()
+    for state in (first, second):
+        assert_allclose(state.model["1.weight"], state.model["3.weight"], rtol=0, atol=0)
+    expected = without.model["3.weight"] - 0.1 * 0.01 * before.model["3.weight"]
+    assert_allclose(first.model["3.weight"], expected, rtol=1e-5, atol=1e-7)
 
 
 def test_the_server_s_decay_needs_no_weights() -> None:
@@ -376,6 +388,20 @@ def test_a_backdoor_s_success_is_that_on_stamped_examples_of_other_classes() -> 
     assert quiet[-1].attack_success is not None
     assert quiet[-1].attack_success < records[-1].attack_success
     assert all(record.attack_success is None for record in run(simulation(max_rounds=1))[1])
+
+
+@dataclass(frozen=True)
+class DoubleCorner(Corner):
+    """A corner whose trigger makes other numbers than the images are."""
+
+    def trigger(self, images: Any) -> Any:
+        return super().trigger(images).astype(np.float64)
+
+
+def test_images_with_a_trigger_are_of_the_test_images_kind() -> None:
+    whole = simulation(threat=Threat(DoubleCorner(), Schedule(1)), max_rounds=1)
+    other = replace(whole, threat=Threat(Corner(), Schedule(1)))
+    assert without_seconds(run(whole)[1]) == without_seconds(run(other)[1])
 
 
 def test_the_target_s_own_examples_do_not_count() -> None:

@@ -37,6 +37,7 @@ from simulation.small import (
     HalvedPlan,
     NormedPlan,
     PartlyUsedPlan,
+    TiedPlan,
     examples,
     federation,
     run,
@@ -44,17 +45,6 @@ from simulation.small import (
     simulation,
 )
 from tolerance import alike
-
-
-class TiedPlan:
-    """A perceptron that has one layer twice."""
-
-    def build(self, image_shape: Any, num_classes: int) -> nn.Module:
-        size = math.prod(image_shape)
-        layer = nn.Linear(size, size)
-        return nn.Sequential(
-            nn.Flatten(), layer, nn.ReLU(), layer, nn.ReLU(), nn.Linear(size, num_classes)
-        )
 
 
 def built(plan: Any, seed: int = 0) -> nn.Module:

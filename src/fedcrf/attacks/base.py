@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedcrf.checks import Count, Settings, Truth, is_number
-from fedcrf.errors import FedcrfError
+from fedcrf.errors import FedcrfError, failing
 from fedcrf.rules import ClientReport, Memory, Rule, State, reported_evidence
 from fedcrf.rules.base import by_client as by_client
 from fedcrf.rules.base import kept_by_client as kept_by_client
@@ -325,7 +325,8 @@ class Threat(Settings):
         """
         drawn = min(clients_per_round or num_clients, num_clients)
         attackers = self.schedule.count_among(drawn, num_clients)
-        obstacle = self.attack.obstacle(drawn, attackers)
+        with failing(f"attack {type(self.attack).__name__} failed ({{}})"):
+            obstacle = self.attack.obstacle(drawn, attackers)
         if obstacle is not None:
             raise FedcrfError(f"the attack is not possible: {obstacle}")
 

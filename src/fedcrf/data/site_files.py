@@ -144,8 +144,8 @@ def check_pair(inputs: Any, targets: Any, called: str) -> None:
 def check_alike(what: str, forms: Mapping[str, object]) -> None:
     """Raise a `FedcrfError` if a site's examples have another form than the first site's.
 
-    ``what`` is compared, such as ``inputs``. ``forms`` are its shapes, or its dtypes' names, by
-    what errors call the sites.
+    ``forms`` has each site's shape or dtype, by what errors call the site; ``what`` is what they
+    call the thing that is compared, such as ``inputs``.
     """
     whose, expected = next(iter(forms.items()))
     for called, form in forms.items():
@@ -159,7 +159,7 @@ def check_alike(what: str, forms: Mapping[str, object]) -> None:
 
 def check_range(values: NDArray[Any], what: str) -> None:
     """Raise a `FedcrfError` for a finite number that float32 cannot hold."""
-    if np.abs(values).max(initial=0, where=np.isfinite(values)) > LARGEST_FLOAT32:
+    if float(np.abs(values).max(initial=0, where=np.isfinite(values))) > LARGEST_FLOAT32:
         raise FedcrfError(
             f"{what} are beyond {LARGEST_FLOAT32:.3g}: give numbers that float32 can hold"
         )
@@ -220,6 +220,11 @@ def _read_csv(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     table = pd.read_csv(path)
+    if not isinstance(table.index, pd.RangeIndex):  # pandas takes what is too much for row names
+        raise FedcrfError(
+            f"{path}: its rows have more fields than its header: name every column, or take what "
+            "is too much away"
+        )
     unnamed = [name for name in table.columns if re.fullmatch(r"Unnamed: \d+", str(name))]
     if unnamed:
         place = table.columns.get_loc(unnamed[0]) + 1

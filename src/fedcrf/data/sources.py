@@ -225,7 +225,24 @@ def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
         )
     with failing(f"data set '{name}' failed ({{}})"):
         made = found()
-    return made if isinstance(made, ImageDataset) else _dataset_of(name, made, options)
+    if not isinstance(made, ImageDataset):
+        return _dataset_of(name, made, options)
+    for part in filter(None, (made.train, made.held_out)):
+        images, labels = part.images, part.labels
+        fits = images.ndim == 4 and images.dtype in (np.uint8, np.float32) and images.size
+        fits = fits and labels.dtype.kind in "iu" and labels.shape == images.shape[:1]
+        fits = fits and images.shape[1:] == made.train.images.shape[1:]
+        if not fits or not np.isfinite(images).all() or not _within(labels, made.num_classes):
+            raise FedcrfError(
+                f"data set '{name}' has images of shape {images.shape}, {images.dtype}, and labels "
+                f"of shape {labels.shape}, {labels.dtype}: give (n, C, H, W) uint8 or finite "
+                f"float32, and (n,) whole numbers from 0 to {made.num_classes - 1}"
+            )
+    return made
+
+
+def _within(labels: NDArray[Any], num_classes: int) -> bool:
+    return bool(labels.min() >= 0 and labels.max() < num_classes)
 
 
 def _find(name: str, data_dir: Path | None) -> DatasetSource:
@@ -314,10 +331,11 @@ def _dataset_of(name: str, arrays: object, options: ReadOptions) -> ImageDataset
         raise FedcrfError(f"data set '{name}' makes a {type(arrays).__name__}: {mend}")
     parts = []
     for images, labels in zip(arrays[::2], arrays[1::2], strict=True):
-        pixels, classes = np.asarray(images), np.asarray(labels)
+        with failing(f"data set '{name}' makes no arrays ({{}}): {mend}"):
+            pixels, classes = np.asarray(images), np.asarray(labels)
         fits = pixels.ndim == 3 or (pixels.ndim == 4 and pixels.shape[3] == 3)
         whole = pixels.dtype.kind in "iu" and classes.dtype.kind in "iu"
-        if not fits or not whole or classes.shape != pixels.shape[:1] or not len(classes):
+        if not fits or not whole or classes.shape != pixels.shape[:1] or not pixels.size:
             raise FedcrfError(
                 f"data set '{name}' makes images of shape {pixels.shape}, {pixels.dtype}, and "
                 f"labels of shape {classes.shape}, {classes.dtype}: {mend}"

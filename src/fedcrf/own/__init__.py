@@ -45,7 +45,7 @@ def simulate(
 ) -> SimulationResult:
     """Train a model of your own at sites of your own; the server decides how far to trust each.
 
-    It is the same to the bit for the same arguments on the same machine.
+    The result is the same to the bit for the same arguments on the same machine.
 
     Args:
         model: Makes the network, with fresh weights that the seed decides; or the network itself,
@@ -59,22 +59,23 @@ def simulate(
         rounds: How many rounds.
         local_epochs: Passes of a site over its examples in a round.
         batch_size: Examples in a step.
-        learning_rate: Of momentum SGD (0.9); with ``optimizer`` it does not count.
+        learning_rate: Of momentum SGD (0.9); with ``optimizer`` a record keeps it, and nothing
+            uses it.
         seed: Decides initial weights, parts and orders of the examples, and who attacks.
-        loss: Of what the network returns and the targets a scalar; the cross-entropy of logits and
-            labels where left out.
-        metrics: By name, of the same a number; or one, or several by their own names. The accuracy
-            where loss and metrics are left out.
-        optimizer: Of the parameters that are trained a `torch.optim.Optimizer`, made anew for each
-            site and round; momentum SGD where left out.
+        loss: A function of what the network returns and the targets that returns a scalar; by
+            default the cross-entropy of logits and labels.
+        metrics: Functions of the same two that return a number: by name, or one or several, called
+            by their own names. By default the accuracy, unless a loss is given.
+        optimizer: A function of the trained parameters that returns a `torch.optim.Optimizer`,
+            called anew for each site and round; by default momentum SGD.
         validation: What the server holds to validate on, as a site's; a share of each site's
             examples where it is a number, by default 0.1.
         test: The same, to test on.
         attack: Name of an attack as of `fedcrf attacks`, ``FILE.py:ATTACK``, or an attack; or a
             `fedcrf.attacks.Threat`, an attack with its schedule. All sites are honest where left
             out.
-        attackers: Who attacks, by name; or how many, as a number or a fraction, by default 0.3,
-            whom the seed draws. What they hold takes no part in validation and test.
+        attackers: Who attacks, by name; or how many, as a number or a fraction (by default 0.3),
+            and the seed draws them. What they hold takes no part in validation and test.
         clients_per_round: Sites that the seed draws for each round; all of them where left out.
         judge: Patterns of the names of the tensors that the rule sees, such as ``"*lora*"``, or
             ``"!*running*"`` for all but those; all that are shared where left out.

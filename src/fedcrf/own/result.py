@@ -85,7 +85,7 @@ class SimulationResult:
     def table(self) -> pd.DataFrame:
         """Return a row for each site: its weight in its last round, and whether it is trusted.
 
-        ``since_round`` is the round since when it is not, and missing of a trusted site.
+        ``since_round`` is the first round of the present doubt, missing for a trusted site.
         """
         rows: dict[int | str, dict[str, Any]] = {}
         effects = [effects_of(record, self.description.known_rule) for record in self.records]
@@ -125,7 +125,8 @@ class SimulationResult:
         if asked is not None and not is_number(asked):
             raise FedcrfError(f"round {asked!r}: give its number, or none for the last")
         found = Course(self.description.title, self.records, self.description.known_rule)
-        client = None if site is None else self._site(site)
+        cut = site is not None and CUT in str(site)  # a name as the table of a round shows it
+        client = site if cut or site is None else self._site(site)
         lines, tables = in_words(found, find_round(found, asked, client), client)
         text = io.StringIO()
         console = Console(file=text, width=WIDTH, highlight=False)
@@ -162,11 +163,12 @@ class SimulationResult:
 
     def __repr__(self) -> str:
         last = self.records[-1]
-        accuracy = last.test.accuracy
-        said = f", test accuracy {accuracy:.3f}" if math.isfinite(accuracy) else ""
+        of = "test" if math.isfinite(last.test.loss) else "validation"
+        found = getattr(last, of)
+        said = f", {of} accuracy {found.accuracy:.3f}" if math.isfinite(found.accuracy) else ""
         sites = f"{len(self.sites)} site{'' if len(self.sites) == 1 else 's'}"
         rounds = f"{last.round} round{'' if last.round == 1 else 's'}"
-        loss = f"test loss {last.test.loss:.4g}"
+        loss = f"{of} loss {found.loss:.4g}"
         return f"<{self.description.title}, {sites}, {rounds}: {loss}{said}>"
 
     @property
@@ -181,6 +183,4 @@ class SimulationResult:
         by_name, name = {str(each): each for each in self.sites}, str(site)
         if name in by_name:
             return by_name[name]
-        if CUT in name:  # a name as the table of a round shows it
-            return name
         raise unknown_name("site", name, by_name)

@@ -42,6 +42,7 @@ from fedcrf.own.sites import SHARE, Sites, check_same_form, federation_of, read_
 from fedcrf.own.trial import SECOND_STEP, Factory, Tried, chosen, parts_of, task_of, tensors_of
 from fedcrf.processes import one_thread
 from fedcrf.rules import SERVER_OPTIMIZERS, Optimized, Rule, find_rule
+from fedcrf.rules.base import informed_rule
 from fedcrf.rules.wrappers import Judged
 from fedcrf.simulation.engine import state_of
 from fedcrf.simulation.federation import Examples, check_participation
@@ -89,7 +90,7 @@ def _check_same(path: Path, kept: Description, asked: Description) -> None:
     if SECOND_STEP not in before:  # earlier versions made one step
         here = {part: each for part, each in here.items() if part != SECOND_STEP}
     other = [part for part in {**here, **before} if _differ(before.get(part), here.get(part))]
-    if other != [SECOND_STEP]:  # whoever makes another first step makes another second one
+    if other != [SECOND_STEP]:  # another first step implies another second step
         other = [part for part in other if part != SECOND_STEP]
     first = [part for part in other if part in FIRST]
     if other:
@@ -212,7 +213,7 @@ ARGUMENTS = {
     "move the cell's folder away to run it anew": "move the folder away to run it anew",
     "delete its folder to run that cell anew": "move the folder away to run it anew",
 }
-"""What errors name for who calls a function, instead of the command line's flags."""
+"""What errors name in place of the command line's flags, for callers of `fedcrf.simulate`."""
 
 
 @contextmanager
@@ -453,7 +454,7 @@ def _rule(given: SimpleNamespace, num_sites: int, threat: Threat | None) -> tupl
         )
     drawn = given.clients_per_round or num_sites
     count = 0 if threat is None else threat.schedule.count_among(drawn, num_sites)
-    return made.informed(count, drawn, given.seed), objective
+    return informed_rule(made, count, drawn, given.seed), objective
 
 
 def _tensor_of(array: Any, like: Tensor) -> Tensor:

@@ -25,6 +25,10 @@ MASKED = "fill what is missing, or leave those examples out"
 """What can be done about a masked array, whose mask would be lost."""
 
 
+TOO_NEW = ("uint16", "uint32", "uint64", "float8", "float4")
+"""How the names of dtypes begin for which torch lacks what a simulation needs."""
+
+
 @dataclass(frozen=True)
 class Sites:
     """What every site holds, alike in shape and kind, and the sites' names or places."""
@@ -43,7 +47,10 @@ class Sites:
         """Whether each target is one whole number from 0 on."""
         targets = [each.labels for each in self.examples]
         return all(
-            each.dim() == 1 and not each.is_floating_point() and int(each.min()) >= 0
+            each.dim() == 1
+            and not each.is_floating_point()
+            and not each.is_complex()
+            and int(each.min()) >= 0
             for each in targets
         )
 
@@ -111,6 +118,7 @@ def check_same_form(examples: Mapping[str, Examples]) -> None:
         tensors = {called: getattr(each, name) for called, each in examples.items()}
         check_alike(what, {called: tuple(each.shape[1:]) for called, each in tensors.items()})
         check_alike(what, {called: kind_of(each) for called, each in tensors.items()})
+        check_alike(what, {called: f"on {each.device}" for called, each in tensors.items()})
 
 
 def federation_of(
@@ -165,8 +173,8 @@ def kind_of(tensor: Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
-    """Return all items of a data set; each is read once."""
+def _stacked(dataset: Any, called: str) -> tuple[Any, Any]:
+    """Return all items of a data set, as tensors or as arrays; each is read once."""
     wrong = (
         f"{called}: its data set cannot be read ({{}}): give one with a length, whose items are "
         "pairs of inputs and target"
@@ -177,17 +185,20 @@ def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
         raise FedcrfError(f"{called}: items of its data set are no pairs of inputs and target")
     pair = []
     for number, what in enumerate(("inputs", "targets")):
-        for item in items:
-            check_filled(item[number], f"{what} of {called} are", MASKED)
-        with failing(wrong):
-            each = [torch.as_tensor(item[number]) for item in items]
-        shapes = sorted({tuple(tensor.shape) for tensor in each})
+        each = [item[number] for item in items]
+        for value in each:
+            check_filled(value, f"{what} of {called} are", MASKED)
+        are_tensors = all(isinstance(value, Tensor) for value in each)
+        if not are_tensors:
+            with failing(wrong):
+                each = [np.asarray(value) for value in each]
+        shapes = sorted({tuple(value.shape) for value in each})
         if len(shapes) > 1:
             raise FedcrfError(
                 f"{what} of {called} have shapes {shapes[0]} and {shapes[1]}: pad or crop them to "
                 "one shape"
             )
-        pair.append(torch.stack(each) if each else torch.empty(0))
+        pair.append((torch.stack if are_tensors else np.stack)(each) if each else torch.empty(0))
     return pair[0], pair[1]
 
 
@@ -195,6 +206,11 @@ def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         if values.layout != torch.strided or values.is_meta:
             raise FedcrfError(f"{what} are sparse, or a tensor without numbers: give a dense one")
+        if kind_of(values).startswith(TOO_NEW):
+            mend = "float32" if values.is_floating_point() else "int64"
+            raise FedcrfError(
+                f"{what} are {kind_of(values)}, with which torch does little: give {mend}"
+            )
         tensor = values.detach()
     else:
         check_filled(values, f"{what} are", MASKED)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -72,9 +73,9 @@ class Factory:
 
     @classmethod
     def of(cls, model: Any) -> Factory:
-        """Return the plan of a function or class, or of a network, which is copied.
+        """Return the plan of a function or class, or of a network, which is copied at each build.
 
-        So is what a function makes of tensors that it hands out every time.
+        What a function returns is copied too if it hands out the same tensors every time.
         """
         if isinstance(model, nn.Module):
             return cls(lambda: copy.deepcopy(model))
@@ -222,8 +223,8 @@ class Tried:
         outputs = _outputs(network.eval(), few)
         num_classes = _num_classes(outputs, few, sites, of_server, task)
         loss = _loss(outputs, few.labels, task)
-        floats = [each for each in tree_leaves(outputs) if isinstance(each, Tensor)]
-        numbers = {"outputs": sum(float(each.detach().double().abs().sum()) for each in floats)}
+        tensors = [each for each in tree_leaves(outputs) if isinstance(each, Tensor)]
+        numbers = {"outputs": sum(float(each.detach().double().abs().sum()) for each in tensors)}
         if task.loss is not None:
             numbers["loss"] = float(loss.detach())
         for name, metric in task.metrics.items():
@@ -231,6 +232,7 @@ class Tried:
             with torch.no_grad(), failing(wrong):
                 numbers[f"metric {name}"] = float(metric(cloned(outputs), few.labels.clone()))
         made, lengths = _steps(network, loss, task.optimizer or _sgd)
+        _check_training(network, few, task)
         if task.optimizer is None:
             return cls(num_classes, numbers)
         steps = dict(zip(("optimizer", SECOND_STEP), lengths, strict=True))
@@ -270,8 +272,19 @@ def _outputs(network: nn.Module, few: Examples) -> Outputs:
         f"the model cannot take inputs of shape {tuple(few.images.shape)} and "
         f"{kind_of(few.images)} ({{}}): give inputs or a model that fits"
     )
-    with failing(wrong):
+    # Of a recurrent layer that is not in training, cuDNN has no gradient.
+    recurrent = any(isinstance(each, nn.RNNBase) for each in network.modules())
+    with failing(wrong), torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
         return network(few.images.clone())
+
+
+def _check_training(network: nn.Module, few: Examples, task: Task) -> None:
+    """Raise a `FedcrfError` if a network fails in training only; batch norm needs two examples."""
+    if len(few) < 2:
+        return
+    wrong = failing("the model fails in training ({}): let it do the same as in evaluation")
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), wrong:
+        task.loss_of(network.train()(few.images.clone()), few.labels.clone())
 
 
 def _loss(outputs: Outputs, targets: Tensor, task: Task) -> Tensor:

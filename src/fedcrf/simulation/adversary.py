@@ -11,6 +11,7 @@ import torch
 from fedcrf.attacks import Backdoor, DataAttack, Forgery, Scene, Threat
 from fedcrf.errors import failing
 from fedcrf.rules import ClientReport, Memory, Rule, State
+from fedcrf.rules.base import check_kept
 from fedcrf.simulation.federation import Examples, Federation, PooledExamples, Stream, generator
 
 
@@ -47,7 +48,8 @@ class Adversary:
                     poisoned[client] = _poisoned(
                         threat.attack.of_attacker(number), clean, federation.num_classes, draw
                     )
-        return cls(threat, clients, poisoned, seed)
+        pieces = Examples.in_one_piece([*poisoned.values()])
+        return cls(threat, clients, dict(zip(poisoned, pieces, strict=True)), seed)
 
     def poisons(self, client: int, number: int) -> bool:
         """Return whether a client trains on poisoned examples in a round."""
@@ -62,12 +64,15 @@ class Adversary:
         attack = self.threat.attack
         if not isinstance(attack, Backdoor):
             return None
-        images, chosen = attack.backdoored(test.images.cpu().numpy(), test.labels.cpu().numpy())
+        held = test.images.cpu().numpy(), test.labels.cpu().numpy()
+        with failing(f"attack {type(attack).__name__} cannot poison ({{}})"):
+            images, chosen = attack.backdoored(*held)
         if not chosen.any():
             return None
         labels = torch.full((int(chosen.sum()),), attack.target, device=test.labels.device)
         owners = test.owners[torch.from_numpy(chosen).to(labels.device)]
-        return PooledExamples(torch.tensor(images[chosen], device=labels.device), labels, owners)
+        inputs = torch.tensor(images[chosen], device=labels.device, dtype=test.images.dtype)
+        return PooledExamples(inputs, labels, owners)
 
     def act(
         self,
@@ -133,9 +138,10 @@ def _poisoned(
 
 
 def _check_forgery(forgery: object, scene: Scene) -> None:
-    """Raise an error unless an attack returned a forgery, of its own clients."""
+    """Raise an error unless an attack returned a forgery, of its own clients, and keeps arrays."""
     if not isinstance(forgery, Forgery):
         raise TypeError(f"it returned a {type(forgery).__name__}: return Forgery(reports)")
     given, own = ([each.client for each in reports] for reports in (forgery.reports, scene.own))
     if given != own:
         raise ValueError(f"it returned reports of clients {given}: give those of {own}")
+    check_kept(forgery.memory, "c")

@@ -131,17 +131,23 @@ def cloned(outputs: Outputs) -> Outputs:
 def _outputs(model: nn.Module, inputs: Tensor, batch_size: int) -> Outputs:
     """Return what a network makes of all inputs, in batches if each row is of one example.
 
-    That is assumed if every output has as many rows as its batch. The last batch is smaller than
-    the others, unless they have one example each, so that a fixed number of rows does not pass.
+    That is assumed if every output has as many rows as its batch, which are alike in all batches.
+    The batches are cut so that the last one is smaller, unless each has one example: outputs with
+    a fixed number of rows are then noticed.
     """
     if len(inputs) <= batch_size:
         return model(inputs.clone())
     size = next(each for each in range(batch_size, 0, -1) if each == 1 or len(inputs) % each)
     columns: list[list[Tensor]] = []
+    forms: list[Any] = []
     for batch in torch.split(inputs, size):
         leaves, structure = tree_flatten(model(batch.clone()))
-        rows = {len(each) if isinstance(each, Tensor) and each.dim() else None for each in leaves}
-        if rows != {len(batch)}:
+        rows = [
+            each.shape[1:] if isinstance(each, Tensor) and each.shape[:1] == (len(batch),) else None
+            for each in leaves
+        ]
+        forms = forms or rows
+        if not rows or None in rows or rows != forms:
             return model(inputs.clone())
         columns.append(leaves)
     return tree_unflatten([torch.cat(each) for each in zip(*columns, strict=True)], structure)
@@ -209,7 +215,7 @@ class RoundMemory:
         """Make this the global model, and give clients what they kept where a run goes on."""
         for tensors, arrays in ((self.model, model), (self.personal, personal or {})):
             for name, array in arrays.items():
-                tensors[name].copy_(torch.from_numpy(array))
+                tensors[name].copy_(tensor_of(array))
 
     def state(self, slot: int) -> State:
         """Return the model of one client of the round; nothing is copied."""
@@ -365,6 +371,13 @@ def label_divergence(labels: Tensor, num_classes: int) -> float:
     """
     shares = torch.bincount(labels, minlength=num_classes).double() / len(labels)
     return float(torch.xlogy(shares, num_classes * shares).sum())
+
+
+def tensor_of(array: Any) -> Tensor:
+    """Return any array as a tensor, which shares its memory if torch can read it there."""
+    held = np.asarray(array)
+    native = np.require(held, held.dtype.newbyteorder("="), ["W"])
+    return torch.from_numpy(native.copy() if min(native.strides, default=0) < 0 else native)
 
 
 def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

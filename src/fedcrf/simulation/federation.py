@@ -89,6 +89,15 @@ class Examples:
             torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
         )
 
+    @staticmethod
+    def in_one_piece(parts: Sequence[Examples]) -> list[Examples]:
+        """Return the same parts as slices of one piece, which a process shares as one file."""
+        if not parts:
+            return []
+        whole, sizes = Examples.joined(parts), [len(part) for part in parts]
+        pieces = (torch.split(each, sizes) for each in (whole.images, whole.labels))
+        return [Examples(*part) for part in zip(*pieces, strict=True)]
+
 
 @dataclass(frozen=True)
 class PooledExamples(Examples):
@@ -164,7 +173,7 @@ class Federation:
         size = max(1, round(len(pool) / len(self.clients)))
         draws = (generator(seed, Stream.ATTACKERS, number + 1) for number in range(attackers))
         samples = [pool[draw.choice(len(pool), size, replace=False)] for draw in draws]
-        clients = (*self.clients, *samples)
+        clients = (*self.clients, *Examples.in_one_piece(samples))
         numbers = range(len(self.clients), len(clients))
         return replace(self, clients=clients, names=self.names and (*self.names, *numbers))
 

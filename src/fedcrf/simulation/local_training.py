@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, ClassVar, Literal
@@ -27,7 +27,7 @@ from fedcrf.checks import (
     check_whole,
 )
 from fedcrf.cores import processor
-from fedcrf.errors import FedcrfError, in_a_line
+from fedcrf.errors import FedcrfError, failing, in_a_line
 from fedcrf.objectives import CLASSIFICATION, OBJECTIVES, Objective, Plain, Task
 from fedcrf.simulation.federation import Examples, Stream, generator
 
@@ -190,9 +190,9 @@ class LocalTraining(Settings):
 class Batches:
     """The batches of clients, from the run's seed, by round.
 
-    An epoch's order is drawn from seed, epoch and client. So nothing is saved to resume. Where a
-    round is a number of steps, it begins where the round before it ended; a client that sits a
-    round out skips that round's batches.
+    An order is drawn from seed, client and round, or where a round is a number of steps, from seed,
+    client and epoch. So nothing is saved to resume. Such a round begins where the round before it
+    ended; a client that sits a round out skips that round's batches.
     """
 
     def __init__(self, settings: LocalTraining, seed: int, fewest: int = 1) -> None:
@@ -243,12 +243,14 @@ def fewest_in_a_step(network: nn.Module, inputs: Tensor) -> int:
     norms = [each for each in network.modules() if isinstance(each, _BatchNorm)]
     values: list[int] = []
 
-    def count(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-        values.append(inputs[0].numel() // (2 * inputs[0].shape[1]) if norm.training else 2)
+    def count(norm: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
+        (layer_inputs,) = (*given, *named.values())
+        values.append(layer_inputs.numel() // (2 * layer_inputs.shape[1]) if norm.training else 2)
 
     if norms:
-        hooks = [norm.register_forward_pre_hook(count) for norm in norms]
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+        hooks = [norm.register_forward_pre_hook(count, with_kwargs=True) for norm in norms]
+        wrong = failing("the model cannot train on two examples ({})")
+        with torch.no_grad(), torch.random.fork_rng(devices=[]), wrong:
             network.train()(inputs)
         for hook in hooks:
             hook.remove()
@@ -628,7 +630,7 @@ class MLPTraining:
                 torch.index_select(labels, 1, indices, out=batch.labels)
                 self._forward(batch, place)
                 self._backward(batch, momenta)
-                # A correction is added to the gradient, so it can be added to momentum + gradient.
+                # Momentum holds the gradient already, to which a correction is added.
                 objective.correct_gradients(self._parameters, self._start)
                 if decay:
                     torch._foreach_add_(momenta, self._parameters, alpha=decay)

@@ -6,7 +6,7 @@ import hashlib
 import io
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from itertools import compress
 from pathlib import Path
@@ -36,6 +36,7 @@ from fedcrf.simulation.engine import (
     frozen_names,
     metrics_of,
     state_of,
+    tensor_of,
 )
 from fedcrf.simulation.federation import (
     Examples,
@@ -220,7 +221,8 @@ class Simulation(Settings):
             self.threat.check(len(self.federation.eligible), self.clients_per_round)
         check_evidence(self.rule.wanted_evidence)
         self._check_data()
-        self.rule.check_clients(self.clients_per_round or len(self.federation.clients))
+        with failing(f"rule {type(self.rule).__name__} failed ({{}})"):
+            self.rule.check_clients(self.clients_per_round or len(self.federation.clients))
 
     def _check_data(self) -> None:
         """Raise a `FedcrfError` if the data lack what the rule needs."""
@@ -261,14 +263,24 @@ class Simulation(Settings):
         network = self.network()
         shared = self.task.shared_tensors(network)
         named = {*shared, *self.task.personal, *frozen_names(network)}
-        for name, each in network.state_dict().items():
-            if name not in named and isinstance(each, Tensor):
+        held = network.state_dict()
+        state = {name: each for name, each in held.items() if isinstance(each, Tensor)}
+        if others := [name for name in state if name not in named]:
+            raise FedcrfError(
+                f"'{others[0]}' is neither sent nor kept: name it as shared or personal"
+            )
+        places = {each.data_ptr() for each in state.values()}
+        for name, each in network.named_parameters():
+            if each.requires_grad and each.numel() and each.data_ptr() not in places:
                 raise FedcrfError(
-                    f"'{name}' is neither sent nor kept: name it as shared or personal"
+                    f"training changes '{name}', which the model's state_dict() lacks or copies, "
+                    "so that it would pass from client to client: let state_dict() hold it itself"
                 )
         model = state_of(shared)
+        with failing(f"rule {type(self.rule).__name__} failed ({{}})"):
+            memory = self.rule.begin()
         return RunState(
-            round=0, model=model, best_model=model, stopping=self.stopping, memory=self.rule.begin()
+            round=0, model=model, best_model=model, stopping=self.stopping, memory=memory
         )
 
     def finished(self, state: RunState) -> bool:
@@ -320,7 +332,7 @@ class Simulation(Settings):
     @cached_property
     def _trained_names(self) -> frozenset[str]:
         """The names of the parameters that training changes."""
-        named = self.network().named_parameters()
+        named = self.network().named_parameters(remove_duplicate=False)  # tied ones by each name
         return frozenset(name for name, each in named if each.requires_grad)
 
     @cached_property
@@ -557,6 +569,12 @@ def load_checkpoint(path: Path) -> RunState:
         raise FedcrfError(f"checkpoint {path} is damaged, or none: {mend}")
     content = torch.load(io.BytesIO(saved), weights_only=True)  # older ones lack the last fields
     stopping, totals = EarlyStopping(**content.pop("stopping")), content.pop("totals", None)
+    unknown = content.keys() - {each.name for each in fields(RunState)}
+    if unknown:
+        raise FedcrfError(
+            f"checkpoint {path} has '{min(unknown)}', as of a later version: use the version that "
+            f"wrote it, or {mend}"
+        )
     for name, value in content.items():
         if isinstance(value, Mapping):  # arrays by name
             content[name] = {each: tensor.numpy() for each, tensor in value.items()}
@@ -578,6 +596,6 @@ def _digest(content: bytes | memoryview) -> bytes:
 
 def _tensors(state: Mapping[str, Any]) -> dict[str, torch.Tensor]:
     return {
-        name: each if isinstance(each, torch.Tensor) else torch.from_numpy(np.asarray(each))
+        name: each if isinstance(each, torch.Tensor) else tensor_of(each)
         for name, each in state.items()
     }
