@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import torch
@@ -22,7 +20,7 @@ from fedcrf.rules import RULES, ClientReport
 from fedcrf.statistics import update_statistics, weighted_average
 
 Rows = list[NDArray[np.float32]]
-WEIGHTED_MEAN, OURS, FLOWER = "weighted mean", "fedcrf CRF", "Flower FedAvg"
+WEIGHTED_MEAN, OURS = "weighted mean", "fedcrf CRF"
 
 CASES = ((10, 80_000), (10, 1_000_000), (10, 11_000_000), (100, 1_000_000), (1000, 100_000))
 OVER_CLIENTS = (2, 5, 10, 20, 50, 100, 200, 500, 1000)
@@ -164,10 +162,6 @@ def _peers(
     rows: Rows, missing: dict[str, str], alone: bool
 ) -> Iterator[tuple[str, Callable[[], object]]]:
     """Yield the peers' rules; without those of one thread where that is not to be ``alone``."""
-    try:
-        yield FLOWER, _flower(rows)
-    except ImportError as error:
-        missing[FLOWER] = str(error)
     if not alone:
         return
     stacked = rows[0].base
@@ -188,23 +182,6 @@ def _peers(
             yield name, partial(rule, tensor)
     except ImportError as error:
         missing["ByzFL"] = str(error)
-
-
-def _flower(rows: Rows) -> Callable[[], object]:
-    os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    from flwr.app import Array, ArrayRecord, Message, MetricRecord, RecordDict
-    from flwr.serverapp.strategy import FedAvg
-
-    logging.getLogger("flwr").setLevel(logging.WARNING)
-    replies = []
-    for number, row in enumerate(rows):
-        reply = Mock(spec=Message)  # as in Flower's own tests: real content without an envelope
-        arrays = ArrayRecord({"w": Array(row)})
-        metrics = MetricRecord({"num-examples": number + 1})
-        reply.content = RecordDict({"arrays": arrays, "metrics": metrics})
-        reply.has_error = Mock(return_value=False)
-        replies.append(reply)
-    return lambda: FedAvg().aggregate_train(1, replies)
 
 
 def peer_versions() -> dict[str, str | None]:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import tracemalloc
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.aggregation import use_threads
 from benchmarks.timing import Timing, seconds, take_turns
 from fedcrf.rules import RULES
 
@@ -44,11 +46,11 @@ Model = Mapping[str, NDArray[np.float32]]
 def flower(threads: int, load: Load = PERCEPTRON) -> dict[str, Any]:
     """Time ``aggregate_train`` of every strategy in turns, and take its peak of memory.
 
-    A turn has replies of its own, since some of Flower's strategies consume them. The peak is
-    beyond the replies, in multiples of the model.
+    A turn has replies of its own, since some of Flower's strategies consume them, and is the next
+    round of one federation. The peak is beyond the replies, in multiples of the model.
     """
     os.environ |= {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    os.environ["OMP_NUM_THREADS"] = str(threads)
+    use_threads(threads)
     from flwr.supercore.task_identity import TaskIdentity
 
     logging.getLogger("flwr").setLevel(logging.ERROR)
@@ -59,7 +61,7 @@ def flower(threads: int, load: Load = PERCEPTRON) -> dict[str, Any]:
     }
     contents = [_trained(model, generator) for _ in range(load.clients)]
     rounds = {
-        name: partial(_prepared, each, model, contents)
+        name: partial(_prepared, each, count(1), model, contents)
         for name, each in _strategies()
         if name in load.strategies or not load.strategies
     }
@@ -99,7 +101,12 @@ def _trained(model: Model, generator: np.random.Generator) -> Any:
         name: array + np.float32(0.01) * generator.standard_normal(array.shape, dtype=np.float32)
         for name, array in model.items()
     }
-    metrics = {"num-examples": int(generator.integers(50, 150)), "effective-steps": 10.0}
+    metrics = {
+        "num-examples": int(generator.integers(50, 150)),
+        "effective-steps": 10.0,
+        "residual-loss": generator.random(),
+        "label-divergence": generator.random(),
+    }
     return RecordDict({"arrays": _record(state), "metrics": MetricRecord(metrics)})
 
 
@@ -120,16 +127,19 @@ class _Nodes:
         return list(range(1, self.clients + 1))
 
 
-def _prepared(strategy: Any, model: Model, contents: list[Any]) -> Callable[[], object]:
+def _prepared(
+    strategy: Any, numbers: Iterator[int], model: Model, contents: list[Any]
+) -> Callable[[], object]:
     """Return the aggregation of fresh replies to a model that the strategy has sent."""
     from flwr.app import ConfigRecord, Message, RecordDict
 
-    asked = strategy.configure_train(1, _record(model), ConfigRecord(), _Nodes(len(contents)))
+    number = next(numbers)
+    asked = strategy.configure_train(number, _record(model), ConfigRecord(), _Nodes(len(contents)))
     replies = [
         Message(RecordDict({key: value.copy() for key, value in content.items()}), reply_to=message)
         for content, message in zip(contents, asked, strict=True)
     ]
-    return partial(strategy.aggregate_train, 1, replies)
+    return partial(strategy.aggregate_train, number, replies)
 
 
 def _seconds(prepare: Callable[[], Callable[[], object]]) -> float:

@@ -44,8 +44,8 @@ def seconds_again(work: Callable[[], object]) -> float:
     return first if first > LONG else seconds(work)
 
 
-REST = 0.05
-"""Seconds between turns: the threads of a linear algebra library that has just ended still spin."""
+REST = 0.15
+"""Seconds between turns: a linear algebra library's threads spin for 0.1 s after their work."""
 
 
 def take_turns(
