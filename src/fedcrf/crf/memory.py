@@ -202,7 +202,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         kept = self.arrays
         row_of = {client: row for row, client in enumerate(kept["clients"].tolist())}
         rows = np.array([row_of.get(client, NEW) for client in clients.tolist()], np.int64)
-        paths, path_of = np.unique(_rows_at(kept["rounds"], rows, NEW), return_inverse=True)
+        paths, path_of = _different(_rows_at(kept["rounds"], rows, NEW))
         number = 1 + int(kept["last"].max(initial=0))
         return _rows_at(kept["beliefs"], rows), Averages(
             updates=_rows_at(kept["sketches"], rows),
@@ -256,7 +256,7 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
         absent = absent[max(0, len(absent) - room) :]
         num_paths = len(kept["last"])
         used = np.append(kept["rounds"][absent], num_paths + averages.path_of[order])
-        paths, rounds = np.unique(used, return_inverse=True)
+        paths, rounds = _different(used)
         earlier, later = paths[paths < num_paths], paths[paths >= num_paths] - num_paths
         chosen = {"k": (absent, order), "T": (earlier, later)}
         after = {
@@ -287,7 +287,15 @@ class ClientMemory(Mapping[str, NDArray[Any]]):
 
     def _absent(self, clients: NDArray[np.int64]) -> NDArray[np.bool_]:
         """Return (k,) bool: who is remembered and not among these."""
-        return ~np.isin(self.arrays["clients"], clients)
+        present = {*clients.tolist()}  # `np.isin` takes fifty times as long where they are few
+        return np.array([each not in present for each in self.arrays["clients"].tolist()], bool)
+
+
+def _different(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Return the different values, rising, and of each value its place among them."""
+    if len(values) and (values == values[0]).all():  # as where nobody is ever absent
+        return values[:1], np.zeros(len(values), np.int64)
+    return np.unique(values, return_inverse=True)
 
 
 def _put_together(

@@ -89,7 +89,7 @@ class CRFRobust(RobustCRF, Deciding):
             position=sketches[0],
             clients=[report.client for report in given.reports],
             memory=given.memory,
-            evidence=reported_evidence(given.reports, self.wanted_evidence),
+            evidence=reported_evidence(given.reports, self.wanted_evidence) or None,
         )
         return _result(given, posterior)
 
