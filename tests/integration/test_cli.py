@@ -957,6 +957,8 @@ def test_a_sweep_a_suite_and_a_reproduction_from_the_command_line(
     refused = command_line("sweep", *other, *small, "-o", tmp_path / "sweep")
     assert (refused.rc, refused.err.count("\n")) == (2, 1)
     assert "sweep.csv is of a sweep over iterations: choose another folder, with -o" in refused.err
+    flags = ("--rounds", 1, "--clients", 3, "--dataset", "digits", "--seeds", 0, "--jobs", 1)
+    assert command_line("sweep", *axis, *flags, "-o", tmp_path / "sweep").rc == 0, "the same run"
     unused = command_line("sweep", "--over", "rules.rfa.iterations=1,2", "-o", tmp_path / "no")
     assert unused.rc == 2
     assert unused.err.count("\n") == 1

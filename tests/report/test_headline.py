@@ -179,6 +179,14 @@ def test_a_last_round_of_nobody_does_not_silence_the_headline() -> None:
     assert told.tiles[-1].value == "1 of 2"
 
 
+def test_a_run_without_any_usable_reply_is_said_to_be_one() -> None:
+    told = recorded_headline(Course("x", [of_nobody(1), of_nobody(2)], CRF()))
+    said = (
+        "x has done 2 rounds, in which no client's reply was usable, so that the model never chan"
+    )
+    assert told.sentence.startswith(said)
+
+
 def test_the_last_round_that_was_evaluated_has_the_accuracy() -> None:
     """A run may be evaluated in some rounds alone, or be under way."""
     nothing = {"loss": math.nan, "accuracy": math.nan}

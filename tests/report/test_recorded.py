@@ -28,6 +28,7 @@ from fedcrf.experiments.recorded import (
     recorded_table,
     rule_settings,
 )
+from fedcrf.experiments.results import table
 from fedcrf.report.explanation import causes_of, find_rounds, in_words, why_excluded
 from fedcrf.report.page import read_report, render, write_page
 from fedcrf.rules import CRFRobust
@@ -267,6 +268,9 @@ def test_runs_beside_recorded_ones_are_shown_too(
     first, _, second = capsys.readouterr().out.partition("\ndeep/own:\n")
     assert "flower" in first
     assert "FedAvg" in second
+    cells, own = table(both), table(finished)
+    assert list(cells.folder) == [str(both / "flower"), *[str(both / "deep" / "own")] * len(own)]
+    assert list(cells.accuracy[1:]) == pytest.approx(list(own.accuracy), nan_ok=True)
 
 
 def test_columns_are_explained_where_they_are_shown(finished: Path, tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ import typer
 from rich.console import Console
 
 from fedcrf.cli.flags import (
-    DATASET,
     JOBS,
     OF_DATA,
     PLACE,
@@ -231,7 +230,7 @@ def sweep(
         (
             names_setting("methods", "Methods; else the run file's, else crf-fedavg."),
             seeds_setting("Seeds, such as 0-2."),
-            DATASET,
+            *RUN_SETTINGS,
         ),
     ],
     settings: SettingsFlag = None,
@@ -246,9 +245,8 @@ def sweep(
     from fedcrf.experiments.study import Study, parse_axis
 
     base = [{"methods": ["crf-fedavg"]}] if run_file is None else [read_toml(run_file)]
-    chosen = tuple(setting(text) for text in settings or [])
     axes = tuple(parse_axis(text) for text in over)
-    study = Study((*base, said), axes, chosen)
+    study = Study(tuple(base), axes, (said, *(setting(text) for text in settings or [])))
     study.check_folder(output, "sweep.csv", "sweep")
     check_same_axes(study, output)
     display = _carry_out(study.runs(output), place)

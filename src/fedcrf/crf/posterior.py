@@ -195,11 +195,12 @@ class Posterior:
         start, in_form, floating = model_layers(model)
         sizes = [[tuple(layer.shape) for layer in layers] for layers in (start, clients[0])]
         if sizes[0] != sizes[1] or is_on_gpu(start[0]) != is_on_gpu(clients[0][0]):
-            numbers = (num_numbers(start), len(start), num_numbers(clients[0]), len(clients[0]))
+            alike = sizes[0] == sizes[1]
+            unlike = "lies on another device than" if alike else "does not have the layers of"
             raise FedcrfError(
-                "the model does not have the layers of an update, or lies on another device ({:,} "
-                "numbers in {}, an update {:,} in {}): give the model that the updates start from, "
-                "as one update is given".format(*numbers)
+                f"the model {unlike} an update ({num_numbers(start):,} numbers in {len(start)}, "
+                f"an update {num_numbers(clients[0]):,} in {len(clients[0])}): give the model that "
+                "the updates start from, as one update is given"
             )
         step = self._combined(clients, counted)
         if not self.weights.any():

@@ -290,7 +290,7 @@ def recorded_rows(runs: Mapping[str, RecordedRun]) -> Iterator[dict[str, Any]]:
         records = evaluated(course.records)
         row = {
             "method": course.title,
-            "rounds": len(records),
+            "rounds": records[-1].round if records else 0,
             "commit": run.description().provenance.commit,
             "damage": course.damage,
             "folder": str(run.path),

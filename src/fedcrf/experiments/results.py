@@ -197,7 +197,7 @@ def frame(rows: Iterable[Mapping[str, Any]], **more: Any) -> pd.DataFrame:
 
 
 def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
-    """Return what a folder holds: a run, runs in folders of their own, or a suite's cells.
+    """Return what a folder holds: a run, runs up to two folders below, or a suite's cells.
 
     If there are several runs, the settings in which they differ are columns, by their keys in a run
     file. A setting that a run leaves unset is missing there. A run that another framework carried
@@ -218,8 +218,6 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     if (suite := Store(folder)).is_suite:
         return suite_cells(None, suite).assign(folder=str(folder))[[*COLUMNS]]
     recorded, stores = runs_in(folder)
-    if recorded:
-        return frame(recorded_rows(recorded))
     runs = [(store, read_results(store)) for store in stores.values()]
     described = [dict(flat(run.spec.describe())) for _, run in runs]
     varied = [
@@ -229,26 +227,25 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         and (key.startswith(SETTINGS_OF_ALL) or all(key in each for each in described))
         and len({str(each.get(key)) for each in described}) > 1
     ]
-    found = (
+    found = [
         row
         for (store, run), each in zip(runs, described, strict=True)
         for row in run_rows(run, store.path, {key: each.get(key) for key in varied})
-    )
-    return frame(found, **dict.fromkeys(varied))
+    ]
+    return frame([*recorded_rows(recorded), *found], **dict.fromkeys(varied))
 
 
 def runs_in(folder: Path) -> tuple[dict[str, RecordedRun], dict[str, Store]]:
-    """Return by name the recorded runs in a folder, and the others as deep in it.
+    """Return by name the recorded runs in a folder, up to two below it, and the others.
 
-    Without recorded ones, the others are the run in the folder, or those right below it, or the
-    folder itself.
+    A folder that is a run itself, or that has none, is the one other.
     """
-    if recorded := recorded_runs(folder):
-        others = runs_within(folder, DESCRIPTION).items()
-        return recorded, {name: Store(path) for name, path in others}
-    whole = Store(folder)
-    below = [] if (folder / DESCRIPTION).exists() else whole.runs_below()
-    return {}, {store.path.name: store for store in below or [whole]}
+    whole = {folder.name: Store(folder)}
+    if (folder / DESCRIPTION).exists():
+        return {}, whole
+    recorded, others = recorded_runs(folder), runs_within(folder, DESCRIPTION)
+    stores = {name: Store(path) for name, path in others.items()}
+    return recorded, stores if recorded or stores else whole
 
 
 def run_rows(run: RunResults, folder: Path, at: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

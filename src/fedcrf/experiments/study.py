@@ -127,7 +127,9 @@ class Study:
             if said.count(key) > 1:
                 raise FedcrfError(f"--over {key} is said twice: give all its values at once")
             if key in fixed:
-                raise FedcrfError(f"--over {key} varies what --set fixes: leave one of them out")
+                raise FedcrfError(
+                    f"--over {key} varies what --set fixes, or a flag: leave one of them out"
+                )
         points = [(at, self._resolved(at, layers)) for at, layers in product(self.axes)]
         varied = [axis.layers[0][1] for axis in self.axes if axis.is_setting]
         check_used([*self.settings, *varied], [spec for _, spec in points])

@@ -115,8 +115,8 @@ class Decision:
             for reply in self.not_finite
         ]
         others = [
-            f"Node {reply.node} gives partition {reply.partition}, which another node has or which "
-            f"it did not give first: it is client {reply.client}"
+            f"Node {reply.node} gives partition {reply.partition}, which another node has or gives "
+            "too, or which it did not give first: it counts as a client of its own"
             for reply in self.replies
             if reply.partition not in (None, reply.client)
         ]

@@ -275,6 +275,10 @@ class RuleServer:
             self._warn([*self._uninformed()])
             if self._checkpoint is not None:
                 check_writable(self._checkpoint)
+                if not self.rounds_before and self._checkpoint.exists():
+                    self._warn(
+                        [f"the new run replaces what {self._checkpoint} holds; 'resume' goes on"]
+                    )
             self.hold()
             if self._recorder is not None:
                 self._begin_records(self._recorder)

@@ -55,8 +55,8 @@ OTHER = "name another folder as record_to"
 ABOUT = "≈ "
 """Stands before a number that is compared with a tolerance."""
 
-FIRST = ("sites", "seed", "training", "model", "outputs")
-"""Parts that decide what loss, metrics and optimizer compute."""
+FIRST = (("seed",), ("sites", "training", "model"), ("outputs",))
+"""Groups of parts, each of which decides what later ones and all others come to."""
 
 
 @contextmanager
@@ -82,7 +82,7 @@ def opened(path: Path, description: Description) -> Iterator[CellStore]:
 def _check_same(path: Path, kept: Description, asked: Description) -> None:
     """Raise a `FedcrfError` if the run in a folder is made of other parts than the one asked for.
 
-    It names the parts that differ. If some of `FIRST` do, it names these alone: the rest follows.
+    It names those that differ, of the first group of `FIRST` in which some do: the rest follows.
     """
     if kept.made_of is None:
         raise FedcrfError(f"{path} holds a run of {kept.framework}: {OTHER}")
@@ -92,9 +92,10 @@ def _check_same(path: Path, kept: Description, asked: Description) -> None:
     other = [part for part in {**here, **before} if _differ(before.get(part), here.get(part))]
     if other != [SECOND_STEP]:  # another first step implies another second step
         other = [part for part in other if part != SECOND_STEP]
-    first = [part for part in other if part in FIRST]
-    if other:
-        raise FedcrfError(f"{path} holds a run of other {', '.join(first or other)}: {OTHER}")
+    groups = [[part for part in other if part in group] for group in FIRST]
+    first = next(filter(None, groups), other)
+    if first:
+        raise FedcrfError(f"{path} holds a run of other {', '.join(first)}: {OTHER}")
 
 
 def _differ(before: str | None, here: str | None) -> bool:

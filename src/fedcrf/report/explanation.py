@@ -561,8 +561,8 @@ def find_rounds(folder: Path, method: str | None, seed: int | None) -> Course:
     """Return what is to be explained of a run, or of runs that another framework carried out.
 
     ``method`` names a method of the run, or one of those runs. By default it is the first method
-    that infers weights, or the last begun of those runs. ``seed`` is the first by default. Rounds
-    before damage are shown, if any.
+    that infers weights, or the last begun of those runs. ``seed`` is by default the first of which
+    there are rounds. Rounds before damage are shown, if any.
     """
     check_there(folder)
     runs = recorded_runs(folder)
@@ -591,7 +591,9 @@ def _recorded_rounds(runs: Mapping[str, RecordedRun], name: str | None) -> Cours
 
 def _cell_rounds(store: Store, method: str | None, seed: int | None) -> Course:
     """Return the rounds of the cell that `find_cell` finds, also of a damaged or a stale one."""
-    cell = find_cell(store.read(), method, seed)
+    spec = store.read()
+    cells = [find_cell(spec, method, each) for each in (spec.seeds if seed is None else [seed])]
+    cell = next((each for each in cells if store.cell(each).sound_records()[0]), cells[0])
     place = store.cell(cell)
     looked = place.look(cell, None)
     title = f"{looked.title}, seed {cell.seed}"

@@ -108,6 +108,8 @@ def recorded_headline(run: Course, fedavg: Rounds = ()) -> Headline:
     last = run.records[-1]
     rounds = "one round" if last.round == 1 else f"{last.round} rounds"
     tiles, said = [], [f"{title} has done {rounds}"]
+    if not any(each.clients for each in run.records):
+        said[0] += ", in which no client's reply was usable, so that the model never changed"
     beside_fedavg: Tile | None = None
     evaluated = ((each, _first_measured(each)) for each in reversed(run.records))
     latest = next(((each, what) for each, what in evaluated if what is not None), None)

@@ -335,7 +335,8 @@ def _floats(layer: Any, called: str) -> NDArray[Any]:
     try:
         array = as_numpy(layer)
     except NO_ARRAY as error:
-        raise FedcrfError(f"{called} is not a vector: {error}") from None
+        mend = "give an array or a tensor for each layer"
+        raise FedcrfError(f"{called} is not a vector ({error}): {mend}") from None
     if array.dtype.kind in "biu":
         array = array.astype(np.float64)
     if not is_floating(array.dtype):

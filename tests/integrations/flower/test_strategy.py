@@ -1558,6 +1558,18 @@ def test_looking_whether_a_checkpoint_can_be_written_leaves_it_as_it_is(tmp_path
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_a_new_run_says_that_it_replaces_a_checkpoint(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = tmp_path / "run.npz"
+    said = f"the new run replaces what {path} holds; 'resume' goes on"
+    with caplog.at_level(logging.WARNING, logger="flwr"):
+        for _ in range(2):
+            assert said not in caplog.text
+            CRFAvg(checkpoint_to=path).start(trained_by_round(), arrays(MODEL), 1)
+    assert caplog.text.count(said) == 1
+
+
 WITHOUT_FLOATS: Mapping[str, dict[str, Any]] = {
     "integers": {"votes": np.zeros(3, dtype=np.int64)},
     "no tensor": {},

@@ -25,7 +25,7 @@ const LOSS = {
 };
 const ACCURACY = {
   ...LOSS,
-  axis: { tickformat: ".2f" },
+  axis: { tickformat: ".2f", autorangeoptions: { clipmin: 0, clipmax: 1 } },
   bounds: [0, 1],
   chosen: (values) => largest(values, -Infinity),
 };
