@@ -247,7 +247,11 @@ MEMORY = 0.9 * 0.05 + 0.1 * TRUSTED
         ),
         (
             "crf-robust",
-            {"update_consistency": [0.0, 0.7], "inconsistent": [0.25, 0.0]},
+            {
+                "update_consistency": [0.0, 0.7],
+                "inconsistent": [0.25, 0.0],
+                "curvature_response": [-0.5, -0.5],
+            },
             0.3 * TRUSTED,
             "its update or its last one is zero: it sent the model back unchanged, where honest "
             "clients' stay consistent (cosine +0.00; median +0.35): × 0.30",
