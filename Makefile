@@ -34,7 +34,7 @@ help:
 	@echo "make lint             check format, lint and types"
 	@echo "make docs             build the documentation into site/"
 	@echo "make tables           write the tables of README.md and the pages anew from results/"
-	@echo "make bench            measure rounds and rules beside the peers' (an idle machine, nine minutes; SECTIONS=all takes forty minutes)"
+	@echo "make bench            measure rounds and rules beside the peers' (an idle machine, eight minutes; SECTIONS=all takes half an hour)"
 	@echo "make release          build the packages, and try them on every Python that is supported"
 	@echo "make clean            remove the environment and what was built"
 

@@ -54,7 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "sections",
         nargs="*",
-        help=f"of {', '.join(SECTIONS)}, or all; else {', '.join(DEFAULT)}, nine minutes",
+        help=f"of {', '.join(SECTIONS)}, or all; else {', '.join(DEFAULT)}, eight minutes",
     )
     parser.add_argument("--output", type=Path, default=OUTPUT)
     given = parser.parse_args(arguments)
