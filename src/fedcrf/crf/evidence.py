@@ -440,14 +440,17 @@ class Opposition(LinearPart):
         if seen.sizes is not None:
             tolerance = tolerance * np.sqrt(np.maximum(1.0, seen.sizes))
 
+        all_judge = len(judges) == len(conflicts)
+
         def opposition(trust: Vector) -> tuple[Vector, Vector, Vector | float]:
-            met = conflicts.dot(np.concatenate([trust, remembered]))
+            met = conflicts.dot(np.concatenate([trust, remembered]) if len(remembered) else trust)
+            judged = met if all_judge else met[judges]
             tolerated = tolerance
             if large > 0.0:
-                middle, deviation = median_and_lower_mad(met[judges])
+                middle, deviation = median_and_lower_mad(judged)
                 tolerated = tolerance + large * self.spread * deviation
             else:
-                middle = median(met[judges]) if len(judges) else 0.0
+                middle = median(judged) if len(judged) else 0.0
             if middle < 0.0:
                 tolerated = np.maximum(tolerated, -middle)
             met = met[:num_clients]
