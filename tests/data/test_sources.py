@@ -659,7 +659,7 @@ def beyond():
         ("sizes", "makes no arrays .ValueError"),
         ("no_pixels", r"makes images of shape \(3, 8, 0\)"),
         ("flat", r"has images of shape \(3, 8, 8\), uint8, .* give \(n, C, H, W\) uint8"),
-        ("infinite", r"has images of shape \(3, 1, 8, 8\), float32, .* or finite float32"),
+        ("infinite", r"has images of shape \(3, 1, 8, 8\), float32, .* or finite floats"),
         ("beyond", r"has .* labels of shape \(3,\), int64: give .* whole numbers from 0 to 1$"),
     ],
 )

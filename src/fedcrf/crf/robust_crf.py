@@ -385,8 +385,8 @@ class RobustCRF(Settings):
         wanted = averages
         errs = self._errs(statistics.norms, counted, beliefs)
         if errs.any():
-            clipped = rounded * np.where(errs, clip, 1.0)[:, None]
-            wanted = recalled.after(clipped, start, window.length)
+            clipped = as_remembered(sketches * np.where(errs, clip, 1.0)[:, None])
+            wanted = recalled.after(clipped.astype(np.float64), start, window.length)
         learnt = found.marginals
         enough = self.trust_floor * self.unknown_label
         if kept_reason is not None and past.trusts_absent(who[finite], enough):

@@ -227,16 +227,19 @@ def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
         made = found()
     if not isinstance(made, ImageDataset):
         return _dataset_of(name, made, options)
-    for part in filter(None, (made.train, made.held_out)):
+    for part in (made.train, made.held_out):
+        if part is None:
+            continue
         images, labels = part.images, part.labels
-        fits = images.ndim == 4 and images.dtype in (np.uint8, np.float32) and images.size
+        fits = images.ndim == 4 and images.dtype.kind in "uif" and images.size
         fits = fits and labels.dtype.kind in "iu" and labels.shape == images.shape[:1]
         fits = fits and images.shape[1:] == made.train.images.shape[1:]
-        if not fits or not np.isfinite(images).all() or not _within(labels, made.num_classes):
+        finite = images.dtype.kind != "f" or np.isfinite(images).all()
+        if not fits or not finite or not _within(labels, made.num_classes):
             raise FedcrfError(
                 f"data set '{name}' has images of shape {images.shape}, {images.dtype}, and labels "
                 f"of shape {labels.shape}, {labels.dtype}: give (n, C, H, W) uint8 or finite "
-                f"float32, and (n,) whole numbers from 0 to {made.num_classes - 1}"
+                f"floats, and (n,) whole numbers from 0 to {made.num_classes - 1}"
             )
     return made
 

@@ -218,7 +218,14 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
     if (suite := Store(folder)).is_suite:
         return suite_cells(None, suite).assign(folder=str(folder))[[*COLUMNS]]
     recorded, stores = runs_in(folder)
-    runs = [(store, read_results(store)) for store in stores.values()]
+    runs, unread = [], []
+    for store in stores.values():
+        try:
+            runs.append((store, read_results(store)))
+        except FedcrfError as error:  # of one among several it is said in the table
+            if len(stores) == 1 and not recorded:
+                raise
+            unread.append({"damage": str(error), "folder": str(store.path)})
     described = [dict(flat(run.spec.describe())) for _, run in runs]
     varied = [
         key
@@ -232,7 +239,7 @@ def table(folder: Path, study: Study | None = None) -> pd.DataFrame:
         for (store, run), each in zip(runs, described, strict=True)
         for row in run_rows(run, store.path, {key: each.get(key) for key in varied})
     ]
-    return frame([*recorded_rows(recorded), *found], **dict.fromkeys(varied))
+    return frame([*recorded_rows(recorded), *found, *unread], **dict.fromkeys(varied))
 
 
 def runs_in(folder: Path) -> tuple[dict[str, RecordedRun], dict[str, Store]]:

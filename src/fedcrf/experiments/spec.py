@@ -304,7 +304,7 @@ def _built(kind: Kind, name: str, given: Options, where: str, reading: bool) -> 
     try:
         built: Any = build(found, given, where, stored=reading)
     except FedcrfError as error:
-        if not reading or name in kind.known:
+        if not reading or name in kind.known or "unknown key" not in str(error):
             raise
         raise FedcrfError(
             f"{error} Or name it in 'renamed' or 'gone' of {name}, or take its file away to look "

@@ -54,7 +54,7 @@ def simulate(
             or tensors, or a data set of torch, read once. A sequence of them has numbers for
             names. Or the path of an ``.npz`` file or a folder that holds them, read by
             `fedcrf.data.site_files.read_site_files`. Floats of arrays become float32, whole numbers
-            int64.
+            int64; items of a data set keep their dtype.
         rule: A method's name as of `fedcrf methods`, ``FILE.py:RULE``, or a rule.
         rounds: How many rounds.
         local_epochs: Passes of a site over its examples in a round.

@@ -56,7 +56,7 @@ ABOUT = "≈ "
 """Stands before a number that is compared with a tolerance."""
 
 FIRST = (("seed",), ("sites", "training", "model"), ("outputs",))
-"""Groups of parts, each of which decides what later ones and all others come to."""
+"""Groups of parts, each of which decides what the later ones, loss, metrics and optimizer make."""
 
 
 @contextmanager

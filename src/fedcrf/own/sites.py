@@ -25,10 +25,6 @@ MASKED = "fill what is missing, or leave those examples out"
 """What can be done about a masked array, whose mask would be lost."""
 
 
-TOO_NEW = ("uint16", "uint32", "uint64", "float8", "float4")
-"""How the names of dtypes begin for which torch lacks what a simulation needs."""
-
-
 @dataclass(frozen=True)
 class Sites:
     """What every site holds, alike in shape and kind, and the sites' names or places."""
@@ -47,11 +43,7 @@ class Sites:
         """Whether each target is one whole number from 0 on."""
         targets = [each.labels for each in self.examples]
         return all(
-            each.dim() == 1
-            and not each.is_floating_point()
-            and not each.is_complex()
-            and int(each.min()) >= 0
-            for each in targets
+            each.dim() == 1 and _are_whole(each) and int(each.min()) >= 0 for each in targets
         )
 
     def fingerprint(self, others: Iterable[Examples] = ()) -> str:
@@ -69,8 +61,8 @@ def read_sites(sites: object) -> Sites:
     """Return what the sites hold as tensors: by their names, or one after the other.
 
     Each is a pair of inputs and targets, arrays or tensors, or a data set of torch whose items are
-    such pairs. NumPy's floats become torch's default dtype, whole numbers int64; tensors stay as
-    they are. All are finite, and alike in shape and kind.
+    such pairs. Floats of arrays become torch's default dtype, whole numbers int64; tensors, and
+    items of data sets, keep their dtype. All are finite, and alike in shape and kind.
     """
     identities: list[int | str]
     if isinstance(sites, Mapping):
@@ -168,13 +160,25 @@ def _called(identity: int | str) -> str:
     return f"site {identity!r}"
 
 
+def _are_whole(tensor: Tensor) -> bool:
+    """Tell whether numbers are whole ones of a kind that torch compares; uint16 is none."""
+    return tensor.dtype in (
+        torch.bool,
+        torch.uint8,
+        torch.int8,
+        torch.int16,
+        torch.int32,
+        torch.int64,
+    )
+
+
 def kind_of(tensor: Tensor) -> str:
     """Return the name of a tensor's dtype, such as float32."""
     return str(tensor.dtype).removeprefix("torch.")
 
 
-def _stacked(dataset: Any, called: str) -> tuple[Any, Any]:
-    """Return all items of a data set, as tensors or as arrays; each is read once."""
+def _stacked(dataset: Any, called: str) -> tuple[Tensor, Tensor]:
+    """Return all items of a data set; each is read once."""
     wrong = (
         f"{called}: its data set cannot be read ({{}}): give one with a length, whose items are "
         "pairs of inputs and target"
@@ -185,20 +189,17 @@ def _stacked(dataset: Any, called: str) -> tuple[Any, Any]:
         raise FedcrfError(f"{called}: items of its data set are no pairs of inputs and target")
     pair = []
     for number, what in enumerate(("inputs", "targets")):
-        each = [item[number] for item in items]
-        for value in each:
-            check_filled(value, f"{what} of {called} are", MASKED)
-        are_tensors = all(isinstance(value, Tensor) for value in each)
-        if not are_tensors:
-            with failing(wrong):
-                each = [np.asarray(value) for value in each]
-        shapes = sorted({tuple(value.shape) for value in each})
+        for item in items:
+            check_filled(item[number], f"{what} of {called} are", MASKED)
+        with failing(wrong):
+            each = [torch.as_tensor(item[number]) for item in items]
+        shapes = sorted({tuple(tensor.shape) for tensor in each})
         if len(shapes) > 1:
             raise FedcrfError(
                 f"{what} of {called} have shapes {shapes[0]} and {shapes[1]}: pad or crop them to "
                 "one shape"
             )
-        pair.append((torch.stack if are_tensors else np.stack)(each) if each else torch.empty(0))
+        pair.append(torch.stack(each) if each else torch.empty(0))
     return pair[0], pair[1]
 
 
@@ -206,11 +207,6 @@ def _tensor(values: Any, what: str) -> Tensor:
     if isinstance(values, Tensor):
         if values.layout != torch.strided or values.is_meta:
             raise FedcrfError(f"{what} are sparse, or a tensor without numbers: give a dense one")
-        if kind_of(values).startswith(TOO_NEW):
-            mend = "float32" if values.is_floating_point() else "int64"
-            raise FedcrfError(
-                f"{what} are {kind_of(values)}, with which torch does little: give {mend}"
-            )
         tensor = values.detach()
     else:
         check_filled(values, f"{what} are", MASKED)
@@ -226,7 +222,8 @@ def _tensor(values: Any, what: str) -> Tensor:
                 check_range(copied, what)
             tensor = tensor.to(dtype)
     if tensor.is_floating_point() and tensor.numel() and tensor.dim():
-        odd = ~torch.isfinite(tensor).reshape(len(tensor), -1).all(dim=1)
+        with failing(f"{what} are {kind_of(tensor)} ({{}}): give float32"):
+            odd = ~torch.isfinite(tensor).reshape(len(tensor), -1).all(dim=1)
         if odd.any():
             raise FedcrfError(
                 f"{what} are NaN or infinite in example {int(odd.nonzero()[0])}: fill it in, or "

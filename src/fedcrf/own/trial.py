@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from itertools import chain
@@ -231,7 +230,11 @@ class Tried:
             wrong = f"metric '{name}' gives no number ({{}}): return one, of outputs and targets"
             with torch.no_grad(), failing(wrong):
                 numbers[f"metric {name}"] = float(metric(cloned(outputs), few.labels.clone()))
+        before = [each.detach().clone() for each in trained(network)]
         made, lengths = _steps(network, loss, task.optimizer or _sgd)
+        with torch.no_grad():
+            for each, was in zip(trained(network), before, strict=True):
+                each.copy_(was)
         _check_training(network, few, task)
         if task.optimizer is None:
             return cls(num_classes, numbers)
@@ -272,10 +275,15 @@ def _outputs(network: nn.Module, few: Examples) -> Outputs:
         f"the model cannot take inputs of shape {tuple(few.images.shape)} and "
         f"{kind_of(few.images)} ({{}}): give inputs or a model that fits"
     )
-    # Of a recurrent layer that is not in training, cuDNN has no gradient.
-    recurrent = any(isinstance(each, nn.RNNBase) for each in network.modules())
-    with failing(wrong), torch.backends.cudnn.flags(enabled=False) if recurrent else nullcontext():
-        return network(few.images.clone())
+    cudnn = torch.backends.cudnn
+    enabled, recurrent = cudnn.enabled, any(isinstance(m, nn.RNNBase) for m in network.modules())
+    try:
+        if recurrent:  # cuDNN has no gradient of a recurrent layer that is not in training
+            cudnn.enabled = False
+        with failing(wrong):
+            return network(few.images.clone())
+    finally:
+        cudnn.enabled = enabled
 
 
 def _check_training(network: nn.Module, few: Examples, task: Task) -> None:
@@ -283,7 +291,7 @@ def _check_training(network: nn.Module, few: Examples, task: Task) -> None:
     if len(few) < 2:
         return
     wrong = failing("the model fails in training ({}): let it do the same as in evaluation")
-    with torch.no_grad(), torch.random.fork_rng(devices=[]), wrong:
+    with torch.random.fork_rng(devices=[]), wrong:
         task.loss_of(network.train()(few.images.clone()), few.labels.clone())
 
 

@@ -292,7 +292,10 @@ def check_kept(memory: object, kept: str = "") -> None:
     for name, each in memory.items() if isinstance(memory, dict) else ():
         dtype = np.asarray(0.0 if is_torch_tensor(each) else each).dtype
         if kept and not is_real(dtype) and dtype.kind not in kept:
-            raise TypeError(f"its memory '{name}' is a {type(each).__name__}: keep an array")
+            of = f" of {dtype}" if isinstance(each, np.ndarray) else ""
+            raise TypeError(
+                f"its memory '{name}' is a {type(each).__name__}{of}: keep an array of numbers"
+            )
 
 
 def informed_rule(rule: Rule, attackers: int, num_clients: int, seed: int) -> Rule:

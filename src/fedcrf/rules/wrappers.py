@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedcrf.checks import Names
 from fedcrf.errors import FedcrfError
@@ -19,6 +20,7 @@ from fedcrf.rules.base import (
     average_states,
     check_memory,
     finite_reports,
+    informed_rule,
     is_buffer,
     named,
 )
@@ -71,7 +73,7 @@ class Wrapper(Rule):
 
     def informed(self, attackers: int, num_clients: int, seed: int) -> Self:
         """Inform the inner rule; see `Rule.informed`."""
-        return replace(self, rule=self.rule.informed(attackers, num_clients, seed))
+        return replace(self, rule=informed_rule(self.rule, attackers, num_clients, seed))
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Give the inner rule secret signs; see `Rule.with_secret_signs`."""
@@ -115,7 +117,7 @@ class Optimized(Wrapper):
 
     def begin(self) -> Memory:
         """Return the inner rule's memory; the optimizer's needs the model's shapes."""
-        return _joined({RULE: self.rule.begin()})
+        return _Joined({RULE: self.rule.begin()})
 
     def with_secret_signs(self, memory: Memory, seed: int) -> Self:
         """Give the inner rule secret signs; see `Rule.with_secret_signs`."""
@@ -128,7 +130,7 @@ class Optimized(Wrapper):
         result = self.rule.aggregate(_part(memory, RULE), model, reports)
         kept = self._moments(memory, model)
         if not result.weights.any():
-            return replace(result, memory=_joined({RULE: result.memory, **kept}))
+            return replace(result, memory=_Joined({RULE: result.memory, **kept}))
         rate, state = self._rate(model, reports, result), dict(result.state)
         for name in self._trained(model):
             before = model[name].astype(np.float64)
@@ -138,7 +140,7 @@ class Optimized(Wrapper):
                 state[name] = np.asarray(before + rate * step).astype(model[name].dtype)
             for moment, array in renewed.items():
                 kept[moment][name] = np.asarray(array)
-        return replace(result, state=state, memory=_joined({RULE: result.memory, **kept}))
+        return replace(result, state=state, memory=_Joined({RULE: result.memory, **kept}))
 
     def _rate(
         self, model: State, reports: Sequence[ClientReport], result: AggregationResult
@@ -192,13 +194,30 @@ class Optimized(Wrapper):
         return [name for name in floating_names(state) if not is_buffer(name, self.buffers)]
 
 
-def _joined(parts: Mapping[str, Memory]) -> Memory:
-    """Return one memory of several parts, each under its name and a dot."""
-    return {f"{part}.{name}": each for part in parts for name, each in parts[part].items()}
+class _Joined(Mapping[str, NDArray[Any]]):
+    """One memory of several parts, each under its name and a dot.
+
+    It keeps the parts as they are: a rule need not check what it returned itself.
+    """
+
+    def __init__(self, parts: Mapping[str, Memory]) -> None:
+        self.parts = parts
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        part, _, rest = name.partition(".")
+        return self.parts[part][rest]
+
+    def __iter__(self) -> Iterator[str]:
+        return (f"{part}.{name}" for part, memory in self.parts.items() for name in memory)
+
+    def __len__(self) -> int:
+        return sum(map(len, self.parts.values()))
 
 
 def _part(memory: Memory, part: str) -> Memory:
     """Return one part of the memory."""
+    if isinstance(memory, _Joined):
+        return memory.parts.get(part, {})
     check_memory(memory)
     return named(f"{part}.", memory)
 

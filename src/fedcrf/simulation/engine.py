@@ -377,7 +377,8 @@ def tensor_of(array: Any) -> Tensor:
     """Return any array as a tensor, which shares its memory if torch can read it there."""
     held = np.asarray(array)
     native = np.require(held, held.dtype.newbyteorder("="), ["W"])
-    return torch.from_numpy(native.copy() if min(native.strides, default=0) < 0 else native)
+    odd = any(each < 0 or each % native.itemsize for each in native.strides)
+    return torch.from_numpy(native.copy() if odd else native)
 
 
 def state_of(tensors: Mapping[str, Tensor]) -> dict[str, NDArray[Any]]:

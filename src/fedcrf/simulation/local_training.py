@@ -244,7 +244,7 @@ def fewest_in_a_step(network: nn.Module, inputs: Tensor) -> int:
     values: list[int] = []
 
     def count(norm: nn.Module, given: tuple[Tensor, ...], named: Mapping[str, Tensor]) -> None:
-        (layer_inputs,) = (*given, *named.values())
+        layer_inputs = next(iter((*given, *named.values())))
         values.append(layer_inputs.numel() // (2 * layer_inputs.shape[1]) if norm.training else 2)
 
     if norms:

@@ -13,7 +13,7 @@ function whyNoCauses(round, i, client) {
   if (i < 0) return `Client ${client} took no part in round ${round.round}.`;
   if (!round.causes) return "No reasons are recorded for this round: the CRF's rules alone give some.";
   return round.excluded.includes(client)
-    ? "Its update is excluded: there is nothing to compare."
+    ? "Its update is not finite, or too long to be squared: there is nothing to compare."
     : "What each cause made of the weight is not known.";
 }
 

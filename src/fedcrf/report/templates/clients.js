@@ -33,7 +33,8 @@ function graph(round, chosen) {
   const m = round.clients.length;
   if (!causes?.affinities || m < 2) {
     const of = causes ? "a round of so many clients" : "this round";
-    clear("graph", m < 2 ? "A single client has no neighbours." : `No affinities are recorded for ${of}.`);
+    const alone = m ? "A single client has no neighbours." : "No client took part in this round.";
+    clear("graph", m < 2 ? alone : `No affinities are recorded for ${of}.`);
     at("neighbours").replaceChildren();
     return;
   }
