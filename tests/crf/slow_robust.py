@@ -145,7 +145,6 @@ class SlowRobust:
         present = [c for c in updates if all(map(math.isfinite, updates[c]))]
         lengths = {c: norm(updates[c]) for c in present}
         self.number += bool(present)
-        before = dict(self.history)
         for c in present:
             self.history[c] = (
                 self.history[c].then(updates[c], model, self.window, self.number)
@@ -267,12 +266,9 @@ class SlowRobust:
         after = list(model)
         self.credit |= own
         for c in present:
+            self.last[c] = belief[c]
             most = self.clip * median(lengths.values()) * math.sqrt(held[c])
             clip = min(1.0, most / lengths[c]) if lengths[c] else 1.0
-            if c in before and self.last[c][0] < 0.5 and self._too_long(c, lengths, examples):
-                shorter = [clip * number for number in updates[c]]
-                self.history[c] = before[c].then(shorter, model, self.window, self.number)
-            self.last[c] = belief[c]
             for place, number in enumerate(updates[c]):
                 after[place] += weights[c] * clip * number
         self._find_window()
@@ -330,16 +326,6 @@ class SlowRobust:
         agreement = {i: median(alike[i, j] for j in present if i != j) for i in present}
         least = max(0.0, 1 - self.tolerance / 2) * median(agreement.values())
         return {i: agreement[i] >= least and median(agreement.values()) > 0 for i in present}
-
-    def _too_long(self, client: Any, lengths: dict, examples: dict) -> bool:
-        """Whether an update is e⁴ times as long, at a tolerance of 1, as its examples explain."""
-        supported = {
-            c: length / examples[c] ** self.norm_exponent
-            for c, length in lengths.items()
-            if examples[c]
-        }
-        most = math.exp(4 * self.tolerance) * median(supported.values())
-        return supported.get(client, 0.0) > most
 
     def _norms(self, held: dict, norms: dict, examples: dict, factor: dict) -> dict:
         z = {

@@ -91,7 +91,7 @@ def of_large_rounds(crf: RobustCRF, large_round: float) -> RobustCRF:
 
 
 @pytest.mark.parametrize("rounds", ROUNDS.values(), ids=ROUNDS)
-@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf, 1e4])
+@pytest.mark.parametrize("value", [None, math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("large_round", [10.0, 2.5])
 @pytest.mark.parametrize(
     "settings",
@@ -123,12 +123,8 @@ def answers_of(slow: SlowRobust, clients: Sequence[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("counts", ["attested", "claimed"])
 @pytest.mark.parametrize("rounds", [[range(9)] * 16, [[0, 1, 2, 3, 7], [4, 5, 6, 0, 8]] * 8])
-@pytest.mark.parametrize("longer", [1.0, 1e5])
-def test_windows_against_the_slow_version(rounds, counts, longer):
-    """Updates are mostly noise, so that a window grows; the model moves on by itself too.
-
-    In one round an update is that much longer.
-    """
+def test_windows_against_the_slow_version(rounds, counts):
+    """Updates are mostly noise, so that a window grows; the model moves on by itself too."""
     settings = {"counts": counts, "tolerance": 0.1}
     crf = replace(SMALL, **settings)
     slow, model, memory, lengths = SlowRobust(**settings), np.zeros(D), None, []
@@ -136,8 +132,6 @@ def test_windows_against_the_slow_version(rounds, counts, longer):
     for number, clients in enumerate(rounds):
         noise = np.random.default_rng(number).standard_normal((len(clients), D))
         rows = np.stack([0.2 * update(client, model, number) for client in clients]) + noise
-        step = 0.1 * rows.mean(axis=0)
-        rows[1] *= longer if number == 9 else 1.0
         found = crf.infer(
             rows, counts_of(clients), clients=list(clients), memory=memory, model=model
         )
@@ -155,30 +149,10 @@ def test_windows_against_the_slow_version(rounds, counts, longer):
         goals = [slow.goal.get(c, math.nan) for c in clients]
         assert_allclose(found.causes["goal_distance"], goals, atol=1e-5)
         distant += found.causes["distant"].tolist()
-        memory, model = found.memory, model + step
+        memory, model = found.memory, model + 0.1 * rows.mean(axis=0)
     assert lengths[0] == 1.0
     assert max(lengths) > 1.5
     assert max(distant) > 0.1
-
-
-@pytest.mark.parametrize("longer", [1e3, 1e10, 1e25])
-def test_an_update_that_is_far_too_long_once_is_forgiven(longer):
-    """Where a window holds ten rounds, too; who sends such updates all the time is not believed."""
-    draw = np.random.default_rng(1)
-    goals, model, memory = 1.0 + 0.5 * draw.normal(size=(10, 400)), np.zeros(400), None
-    shares = []
-    for number in range(60):
-        updates = 0.05 * (goals - model) + 0.05 * draw.normal(size=(10, 400))
-        updates[0] *= longer if number == 40 else 1.0
-        updates[9] *= longer if number > 40 else 1.0
-        found = RobustCRF().infer(updates, memory=memory, model=model)
-        model, memory = found.next_model(model, updates), found.memory
-        shares.append(10.0 * found.weights)
-    assert found.causes["window"].min() > 5.0
-    assert min(share[0] for share in shares) > 0.4  # 0 for a hundred rounds if it is not forgiven
-    assert shares[-1][0] > shares[41][0]
-    assert min(share[1:9].min() for share in shares) > 0.9
-    assert max(share[9] for share in shares[50:]) < 0.02
 
 
 NINE_ROUNDS = {"counts": np.array([9]), "last": np.array([9])}

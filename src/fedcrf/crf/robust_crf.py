@@ -92,9 +92,7 @@ class RobustCRF(Settings):
     updates.
 
     Where a round is one mini-batch, a single update is mostly noise. So updates are averaged over a
-    window of rounds, whose length the CRF finds (`fedcrf.crf.window`). An update that is more than
-    exp(4τ) times as long as its examples explain is remembered clipped if its client was right
-    before: an error is forgiven.
+    window of rounds, whose length the CRF finds (`fedcrf.crf.window`).
 
     Clients are remembered under their identities, also while they are absent. Those that took
     part in one of the last `longest_window` rounds oppose the clients of a small round. What is
@@ -381,12 +379,7 @@ class RobustCRF(Settings):
         np.divide(counted, claimed, out=believed, where=claimed > 0)
         believed /= np.fmax.reduce(believed, initial=0.0) or 1.0
 
-        # Remember. Unclipped, one error would outweigh all else in its client's average for long.
-        wanted = averages
-        errs = self._errs(statistics.norms, counted, beliefs)
-        if errs.any():
-            clipped = as_remembered(sketches * np.where(errs, clip, 1.0)[:, None])
-            wanted = recalled.after(clipped.astype(np.float64), start, window.length)
+        # Remember.
         learnt = found.marginals
         enough = self.trust_floor * self.unknown_label
         if kept_reason is not None and past.trusts_absent(who[finite], enough):
@@ -400,7 +393,7 @@ class RobustCRF(Settings):
             who[present],
             learnt[present],
             np.broadcast_to(credit, len(who))[present],
-            wanted.of_clients(present),
+            averages.of_clients(present),
             expected=start + moved,
             window=window.after(averages.response, self.longest_window),
             most=self.remember,
@@ -429,17 +422,6 @@ class RobustCRF(Settings):
             trusted_share=share,
             kept_reason=kept_reason,
         )
-
-    def _errs(self, norms: Vector, counted: Vector, beliefs: Matrix) -> NDArray[np.bool_]:
-        """Return (m,) whether an update is far too long, of a client that was right before.
-
-        Far too long is more than exp(4τ) times what its examples explain. Of a client that was
-        wrong before, or is new, it is no error.
-        """
-        held = counted > 0
-        excess = np.zeros(len(counted))
-        excess[held] = length_excess(norms[held], counted[held], NORM_EXPONENT)
-        return (excess > 4.0 * self.tolerance) & (beliefs[:, 0] < 0.5)
 
     def _absent(
         self,
