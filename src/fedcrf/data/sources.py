@@ -234,18 +234,14 @@ def _from_outside(name: str, options: ReadOptions) -> ImageDataset:
         fits = images.ndim == 4 and images.dtype.kind in "uif" and images.size
         fits = fits and labels.dtype.kind in "iu" and labels.shape == images.shape[:1]
         fits = fits and images.shape[1:] == made.train.images.shape[1:]
-        finite = images.dtype.kind != "f" or np.isfinite(images).all()
-        if not fits or not finite or not _within(labels, made.num_classes):
+        fits = fits and labels.min() >= 0 and labels.max() < made.num_classes
+        if not fits or (images.dtype.kind == "f" and not np.isfinite(images).all()):
             raise FedcrfError(
                 f"data set '{name}' has images of shape {images.shape}, {images.dtype}, and labels "
                 f"of shape {labels.shape}, {labels.dtype}: give (n, C, H, W) uint8 or finite "
                 f"floats, and (n,) whole numbers from 0 to {made.num_classes - 1}"
             )
     return made
-
-
-def _within(labels: NDArray[Any], num_classes: int) -> bool:
-    return bool(labels.min() >= 0 and labels.max() < num_classes)
 
 
 def _find(name: str, data_dir: Path | None) -> DatasetSource:

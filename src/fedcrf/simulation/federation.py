@@ -89,14 +89,15 @@ class Examples:
             torch.cat([part.images for part in parts]), torch.cat([part.labels for part in parts])
         )
 
+    def split(self, sizes: Sequence[int]) -> tuple[Examples, ...]:
+        """Return parts of these sizes, as slices of one piece, which processes share as one."""
+        pieces = (torch.split(each, list(sizes)) for each in (self.images, self.labels))
+        return tuple(Examples(*part) for part in zip(*pieces, strict=True))
+
     @staticmethod
-    def in_one_piece(parts: Sequence[Examples]) -> list[Examples]:
-        """Return the same parts as slices of one piece, which a process shares as one file."""
-        if not parts:
-            return []
-        whole, sizes = Examples.joined(parts), [len(part) for part in parts]
-        pieces = (torch.split(each, sizes) for each in (whole.images, whole.labels))
-        return [Examples(*part) for part in zip(*pieces, strict=True)]
+    def in_one_piece(parts: Sequence[Examples]) -> tuple[Examples, ...]:
+        """Return the same parts as slices of one piece; see `split`."""
+        return Examples.joined(parts).split([*map(len, parts)]) if parts else ()
 
 
 @dataclass(frozen=True)
@@ -251,15 +252,13 @@ def build_federation(
         labels = torch.from_numpy(source.labels[indices]).to(device)
         return Examples(images.sub_(mean).div_(std), labels)
 
-    union = normalised(train, whole)  # one piece, to be shared
-    sizes = [len(split.train) for split in splits]
-    parts = zip(torch.split(union.images, sizes), torch.split(union.labels, sizes), strict=True)
+    union = normalised(train, whole)
 
     def pooled(of_clients: Iterable[NDArray[np.int64]]) -> PooledExamples:
         return PooledExamples.of([normalised(train, each) for each in of_clients])
 
     return Federation(
-        clients=tuple(Examples(*part) for part in parts),
+        clients=union.split([len(split.train) for split in splits]),
         validation=pooled(split.validation for split in splits),
         test=pooled(split.test for split in splits),
         held_out=None if held_out is None else normalised(held_out, np.arange(len(held_out))),
